@@ -1,4 +1,4 @@
-"""Results of an ablation that nobody ran."""
+"""Made-up results of an ablation."""
 
 from typing import Any
 

@@ -1,4 +1,4 @@
-"""The admin API with all its routes; the test writes what workers answer."""
+"""The admin API with all its routes; the test writes the workers' answers."""
 
 import asyncio
 from collections.abc import Callable
@@ -66,7 +66,7 @@ def parts_of(bench: Bench, client: httpx.AsyncClient | None = None, **others: An
 
 
 class Setup:
-    """An API before a gateway that nobody sends requests; the test writes the workers' answers."""
+    """An API before a gateway that gets no requests; the test writes the workers' answers."""
 
     def __init__(
         self,
@@ -135,5 +135,5 @@ def code(answer: httpx.Response) -> str:
 
 
 def unreachable(request: httpx.Request) -> httpx.Response:
-    """An answer of a worker that nobody reaches."""
+    """The answer of an unreachable worker."""
     raise httpx.ConnectError("refused")

@@ -1,6 +1,6 @@
-"""What a client reads on a connection, taken apart by a strict reader of RFC 9112.
+"""Answers as a client reads them from a connection, parsed strictly by RFC 9112.
 
-It is a second opinion: nothing of the gateway, and no parser the gateway uses, is in it.
+This is a second opinion: it uses no code and no parser of the gateway.
 """
 
 import re

@@ -48,7 +48,7 @@ class Attacker:
         return read_answers(await self.received())
 
     async def is_served(self) -> bool:
-        """Whether a request on this connection is answered, which then stays open."""
+        """True if a request on this connection is answered; the connection then stays open."""
         self.send(HEALTH)
         try:
             async with asyncio.timeout(WITHIN_S):

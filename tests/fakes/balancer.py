@@ -1,4 +1,4 @@
-"""A plain TCP load balancer, as it stands in front of replicas: it passes bytes and knows nothing of HTTP.
+"""A plain TCP load balancer in front of replicas: it passes bytes and knows no HTTP.
 
 It asks each backend's ``/readiness`` again and again, and gives new connections to those that answered 200,
 in turn. One that refuses a connection is passed over. A connection stays where it was opened.
@@ -17,7 +17,7 @@ class Balancer:
     """Balances over backends on this host. Made by `balancer`.
 
     Attributes:
-        port: Where it listens.
+        port: Port on which it listens.
         ready: Ports of the backends that answered 200 when asked last.
         refused: Connections that no backend took.
     """
@@ -31,7 +31,7 @@ class Balancer:
         self._serving: set[asyncio.Task[None]] = set()
 
     async def watch(self, client: httpx.AsyncClient) -> None:
-        """Ask every backend whether it is ready, until cancelled."""
+        """Ask every backend for its readiness, until cancelled."""
         async with asyncio.TaskGroup() as group:
             for port in self._ports:
                 group.create_task(self._watch_one(client, port))
@@ -77,7 +77,7 @@ class Balancer:
         return None
 
     async def close(self) -> None:
-        """End what is open."""
+        """End all open connections."""
         for task in tuple(self._serving):
             task.cancel()
         await asyncio.gather(*self._serving, return_exceptions=True)

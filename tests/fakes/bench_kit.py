@@ -29,7 +29,7 @@ SOUND = "for workload in options.workloads.split(','): measured(workload, **SOUN
 
 
 def bench_kit(directory: Path, body: str = SOUND) -> Kit:
-    """Make a kit whose bench.py does what ``body`` says, with routers whose version is 9.9."""
+    """Make a kit whose bench.py runs ``body``, with routers of version 9.9."""
     folder, home = directory / "kit", directory / "home"
     folder.mkdir()
     (folder / "bench.py").write_text(_BENCH + body)

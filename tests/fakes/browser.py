@@ -34,7 +34,7 @@ async def chromium() -> AsyncIterator[Browser]:
 async def visited(
     browser: Browser, url: str, *, width: int = 1440, height: int = 1000, scheme: str = "light"
 ) -> AsyncIterator[Page]:
-    """A page of its own profile, which must neither fail nor ask for what it may not have."""
+    """A page of its own profile, which must neither fail nor ask for anything forbidden."""
     context = await browser.new_context(
         viewport={"width": width, "height": height},
         color_scheme="dark" if scheme == "dark" else "light",

@@ -1,4 +1,4 @@
-"""What the Helm chart renders to, by Helm's own engine (``helm-python-sdk``, which CI installs)."""
+"""The rendered Helm chart, by Helm's own engine (``helm-python-sdk``, which CI installs)."""
 
 import functools
 import importlib.util
@@ -18,7 +18,7 @@ needs_helm = pytest.mark.skipif(
 
 
 def charted(values: dict[str, Any] | None = None, *, name: str = "cacheway") -> tuple[Object, ...]:
-    """All objects of a release in the namespace ``cacheway``; raises what Helm raises."""
+    """All objects of a release in the namespace ``cacheway``; raises the errors of Helm."""
     return _charted(json.dumps(values or {}), name)
 
 
@@ -32,7 +32,7 @@ def _charted(values: str, name: str) -> tuple[Object, ...]:
 
 
 def rendered_files(values: dict[str, Any], *, name: str = "cacheway") -> dict[str, str]:
-    """Each template with what it renders to, notes included."""
+    """Each template and its rendered text, notes included."""
     import helm_python
 
     with helm_python.Chart.load(str(CHART)) as chart:

@@ -1,9 +1,9 @@
 """A cluster's pods as its API server keeps them: with versions, a history, and events that get lost.
 
 `Cluster` is the state, and a `router.discovery.source.Source` without sockets; `fakes.cluster_api` serves it
-over HTTP. What an API server promises it keeps: versions only grow, a watch tells every change of what its
-selector selects once and in order, a pod that stops matching is told as deleted, a page of a list is of the
-list's version, and a version that is older than the history is refused with 410.
+over HTTP. It keeps the promises of an API server: versions only grow, a watch reports every change of the
+pods that its selector selects once and in order, a pod that stops matching is reported as deleted, a page of
+a list is of the list's version, and a version older than the history is refused with 410.
 """
 
 import asyncio
@@ -33,7 +33,7 @@ def pod(
     uid: str = "",
     **status: Any,
 ) -> dict[str, Any]:
-    """A pod as the API server writes it, with much that nobody reads."""
+    """A pod as the API server writes it, with many fields that the gateway does not read."""
     declared = {"http": 8000} if ports is None else ports
     return {
         "apiVersion": "v1",
@@ -74,18 +74,18 @@ def pod(
 
 
 def matches(labels: dict[str, str], selector: str) -> bool:
-    """Whether labels satisfy a selector of equalities."""
+    """True if labels satisfy a selector of equalities."""
     wanted = (part.split("=", 1) for part in selector.split(",") if part)
     return all(labels.get(key) == value for key, value in wanted)
 
 
 class Cluster:
-    """Pods, and what happened to them.
+    """Pods, and the history of their changes.
 
     Attributes:
-        pods: By namespace and name.
+        pods: Pods by namespace and name.
         history: Version, kind and pod of each change that is remembered.
-        refuses: What every list and watch gets instead of an answer; None for an answer.
+        refuses: Error that every list and watch raises; None to answer.
     """
 
     def __init__(self) -> None:
@@ -98,14 +98,14 @@ class Cluster:
         self.changed = asyncio.Condition()
         self.renewed = 0
 
-    # What happens.
+    # Changes.
 
     def put(self, obj: dict[str, Any], *, lost: bool = False) -> dict[str, Any]:
         """Create or replace a pod.
 
         Args:
             obj: The pod.
-            lost: No watch ever tells.
+            lost: True if no watch ever reports it.
         """
         self.version += 1
         obj = json.loads(json.dumps(obj))
@@ -153,7 +153,7 @@ class Cluster:
             self._happens("DELETED", obj)
 
     def compact(self) -> None:
-        """Forget what happened: whoever asks from before now is refused."""
+        """Forget the history: a client that asks from an earlier version is refused."""
         self.version += 1
         self.history.clear()
         self.oldest = self.version
@@ -168,7 +168,7 @@ class Cluster:
     def _happens(self, kind: str, obj: dict[str, Any], before: dict[str, str] | None = None) -> None:
         self.history.append((self.version, kind, {**obj, "_before": before}))
 
-    # What is asked.
+    # Questions.
 
     def selected(self, namespace: str, selector: str) -> list[dict[str, Any]]:
         """Pods that match."""
@@ -179,7 +179,7 @@ class Cluster:
         ]
 
     def told(self, namespace: str, selector: str, version: int) -> list[tuple[int, str, dict[str, Any]]]:
-        """What a watch says that knows a version."""
+        """Events of a watch that begins at a version."""
         events = []
         for at, kind, entry in self.history:
             if at <= version:
@@ -198,7 +198,7 @@ class Cluster:
         return events
 
     def event(self, kind: str, obj: dict[str, Any]) -> PodEvent:
-        """What a watch makes of what it is told."""
+        """The event that a watch makes of a change."""
         return PodEvent(msgspec.convert(obj, Pod), kind)
 
     async def list_pods(self, namespace: str, selector: str) -> PodList:

@@ -17,16 +17,16 @@ class ClusterApi:
     """Serves one cluster.
 
     Attributes:
-        cluster: What it serves.
+        cluster: The pods that it serves.
         tokens: Bearer tokens that it takes.
-        status: Answers everything with this status, if it is one.
+        status: If not 0, the status of every answer.
         forbidden: Namespaces that may not be read.
-        hanging: Answers nothing at all.
-        mute: Watches begin, and say nothing.
-        short: Watches end at once, as told.
-        page_pods: Most pods of a page, whatever is asked for.
-        requests: Path and parameters of all that was asked.
-        objects: What is at other paths than those of pods; 404 elsewhere.
+        hanging: True if it sends no answers at all.
+        mute: True if watches begin but send nothing.
+        short: True if watches end at once.
+        page_pods: Most pods of a page; a client may ask for fewer.
+        requests: Path and parameters of each request.
+        objects: Answers at other paths than those of pods; 404 elsewhere.
     """
 
     def __init__(self, cluster: Cluster) -> None:
@@ -44,7 +44,7 @@ class ClusterApi:
 
     @property
     def watches(self) -> int:
-        """How many are open."""
+        """Number of open watches."""
         return len(self._watches)
 
     def asked(self, *, watch: bool) -> list[dict[str, str]]:
@@ -111,7 +111,7 @@ class ClusterApi:
         parameters = {name: values[0] for name, values in parse_qs(parts.query).items()}
         self.requests.append((parts.path, parameters))
         headers = dict(line.lower().split(": ", 1) for line in head[1:] if ": " in line)
-        while self.hanging:  # noqa: ASYNC110 - plain state, which nobody signals
+        while self.hanging:  # noqa: ASYNC110 - plain state, without a signal
             await asyncio.sleep(0.01)
         words = unquote(parts.path).strip("/").split("/")
         namespace = words[3] if words[2] == "namespaces" else "*"

@@ -1,4 +1,4 @@
-"""An OpenTelemetry collector that keeps what it is sent."""
+"""An OpenTelemetry collector that keeps all that it receives."""
 
 import contextlib
 from collections.abc import Iterator

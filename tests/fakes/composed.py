@@ -62,7 +62,7 @@ class Composed:
         await self._running.aclose()
 
     def url(self, service: str, port: int) -> str:
-        """Where a port of a service is here."""
+        """Address here of a port of a service."""
         return f"http://127.0.0.1:{self._ports[service, port]}"
 
     async def start(self, service: str, environment: Mapping[str, str] | None = None) -> Child:
@@ -71,7 +71,7 @@ class Composed:
         return await self._running.enter_async_context(child)
 
     async def run(self, service: str) -> str:
-        """Run a service that ends by itself; what it printed."""
+        """Run a service that ends by itself; return its output."""
         pipe = asyncio.subprocess.PIPE
         command = self._command(service, {})
         process = await asyncio.create_subprocess_exec(

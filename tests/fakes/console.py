@@ -16,8 +16,8 @@ class MadeUpFleet:
 
     Attributes:
         workers: Facts that the test may change.
-        moving: How many workers' loads change at each look; the others stay.
-        trouble: What is wrong.
+        moving: Number of workers whose loads change at each look; the others stay.
+        trouble: Problems that it reports.
         made: Decisions so far.
     """
 

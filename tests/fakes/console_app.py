@@ -33,12 +33,12 @@ class ConsoleApp:
     """A page that can be visited.
 
     Attributes:
-        fleet: What it shows.
-        url: Where it is.
-        token: What the API asks for; empty for nothing.
-        changes: What was changed through the API.
-        refuse: What the next change is answered with instead, status and message.
-        stream: Of events.
+        fleet: The fleet that it shows.
+        url: Address of the page.
+        token: Token that the API requires; empty for none.
+        changes: Changes made through the API.
+        refuse: Status and message of the refusal of the next change.
+        stream: Stream of events.
         rates: The figures; looked at once before the page is served.
     """
 

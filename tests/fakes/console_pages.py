@@ -10,9 +10,9 @@ class PageAnswers:
     """Answers, and the questions and changes that came.
 
     Attributes:
-        name: Stands for every name that somebody else wrote.
+        name: Stands for every name that comes from outside.
         asked: Bodies of ``POST /explain``.
-        tenants: Whether there is a keys file.
+        tenants: True if there is a keys file.
     """
 
     def __init__(self, name: str = "agent") -> None:

@@ -1,7 +1,7 @@
-"""What decisions see of a fold, beside what they must see by definition, in a world where much collides.
+"""Facts of a fold that decisions read, beside their definition, in a world with many collisions.
 
-Two workers and a few prompts with common beginnings. Congestion and what flows were served are apart from the
-rest: they count arrivals, and a snapshot cannot tell its reader which of them both have counted
+Two workers and a few prompts with common beginnings. Congestion and the service of flows are compared
+separately: they count arrivals, and a snapshot cannot tell its reader which arrivals both have counted
 (`policies.state.loads`).
 """
 
@@ -49,7 +49,7 @@ PATHS = tuple(map(path, PROMPTS))
 
 
 def differences(fleet: FleetState, naive: NaiveFold, now_us: int) -> Differences:
-    """What decisions see, and what they must see, by subject, wherever these differ."""
+    """Seen and defined facts by subject, where they differ."""
     return _differing(_seen(fleet, now_us), _defined(naive, now_us))
 
 
@@ -143,7 +143,7 @@ def _id(ticket: Ticket | None) -> str | None:
 
 
 def _defined(naive: NaiveFold, now_us: int) -> dict[str, object]:
-    """What `_seen` must be."""
+    """The definition of the facts in `_seen`."""
     rows: dict[str, object] = {}
     circuits, tracked = naive.newest(CircuitSet), naive.newest(Tracked)
     for worker_id, worker in naive.workers().items():

@@ -1,4 +1,4 @@
-"""Replicas that discover, without sockets and without waiting: a test says what each hears, and when."""
+"""Replicas that discover, without sockets and without waiting: a test gives each its events, in its order."""
 
 from typing import Any
 
@@ -15,7 +15,7 @@ PLAIN = Selection("cluster", "llm", "", "app=engine")
 
 
 class Log:
-    """What all replicas said, in one order; each reads it when the test says so."""
+    """The operations of all replicas in one order; each replica reads them when the test says so."""
 
     def __init__(self) -> None:
         self.ops: list[Op] = []
@@ -44,10 +44,10 @@ class Replica:
     """A replica that discovers.
 
     Args:
-        cluster: Where the pods are.
-        selections: Which it selects.
+        cluster: The API server with the pods.
+        selections: Selections of the replica.
         log: Shared with other replicas.
-        time: Of all of them.
+        time: Clock shared by all replicas.
         name: Its id.
     """
 
@@ -81,13 +81,13 @@ class Replica:
         self.watches = self.discovery.watches
 
     async def list(self) -> None:
-        """Every watch lists, and what it found is settled."""
+        """Let every watch list, and settle."""
         for watch in self.watches:
             await watch.reconcile()
         await self.discovery.settle()
 
     async def hear(self) -> None:
-        """Every watch hears what happened since, and it is settled."""
+        """Let every watch read the new events, and settle."""
         for watch in self.watches:
             selection = watch.selection
             for _, kind, obj in self.cluster.told(
@@ -97,7 +97,7 @@ class Replica:
         await self.discovery.settle()
 
     async def wait(self, seconds: float) -> None:
-        """Time passes, and what is due then is settled."""
+        """Let time pass, and settle."""
         self.time.advance(seconds)
         await self.discovery.settle()
         for gone in departures(self.fleet, self.name, (self.name,), self.time.clock.now_us()):
@@ -110,7 +110,7 @@ class Replica:
         return worker
 
     def note(self, worker_id: str = "10.0.0.1:8000") -> Note:
-        """What discovery noted at one."""
+        """The note of discovery on one worker."""
         note = note_of(self.worker(worker_id).labels)
         assert note is not None
         return note
@@ -127,5 +127,5 @@ class Replica:
         }
 
     def states(self) -> dict[str, Any]:
-        """How many pods are in each state."""
+        """Number of pods in each state."""
         return dict(self.discovery.states())

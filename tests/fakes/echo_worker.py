@@ -1,4 +1,4 @@
-"""A worker that serves every path, and tells what it got: real sockets, bodies as they come, WebSockets."""
+"""A worker that serves every path and reports each request: real sockets, streamed bodies, WebSockets."""
 
 import asyncio
 import base64

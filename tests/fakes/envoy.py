@@ -21,7 +21,7 @@ from loadtest.processes import free_port
 
 
 def binary() -> Path | None:
-    """Where Envoy is; None if it is not installed."""
+    """Path of Envoy; None if it is not installed."""
     found = find_spec("envoy")
     for folder in (found.submodule_search_locations or ()) if found else ():
         path = Path(folder) / "_bin" / "envoy"

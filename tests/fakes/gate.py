@@ -1,6 +1,6 @@
 """A door in front of an engine: requests may be held there, or changed on their way in.
 
-gateway ──> gate ──> engine      what is held waits with its head; all else passes, health checks too
+gateway ──> gate ──> engine      a held request waits with its head; others pass, health checks too
 """
 
 import asyncio
@@ -18,7 +18,7 @@ class Gate:
 
     Attributes:
         held: Requests that wait at the moment.
-        change: Makes other bytes of equal length of what goes in, head and body as they come.
+        change: Replaces incoming bytes, head and body as they come, by as many others.
     """
 
     def __init__(self, port: int) -> None:
@@ -43,7 +43,7 @@ class Gate:
 
     @property
     def url(self) -> str:
-        """Where it listens."""
+        """Its address."""
         assert self._server is not None
         return f"http://127.0.0.1:{self._server.sockets[0].getsockname()[1]}"
 

@@ -1,6 +1,6 @@
 """A gateway without sockets: everything behind the ports is fake, everything in front of them is real.
 
-Time stands still until a test moves it. The fakes check what the ports promise: an upstream that speaks
+Time stands still until a test moves it. The fakes check the promises of the ports: an upstream that speaks
 after its abort, or an exchange that answers twice, fails the test.
 """
 
@@ -45,7 +45,7 @@ from router.shared import LogClock, LogPort, LogStatus
 from router.tenants import Door, Keyring, Limiter
 
 CALM_S = 3600.0
-"""When nothing is in flight any more, the last timer ends within an hour, and does nothing."""
+"""Seconds within which the last timer ends, without effect, after the last request in flight."""
 
 EPOCH_S = 1_700_000_000
 """Wall clock when a test begins."""
@@ -62,19 +62,19 @@ ALONE_STATUS = LogStatus(
     ready=True,
     warming=None,
 )
-"""Of the only replica."""
+"""Status of the log of the only replica."""
 
 SSE: list[Header] = [(b"content-type", b"text/event-stream; charset=utf-8")]
 JSON: list[Header] = [(b"content-type", b"application/json")]
 
 
 def chat(text: str = "word " * 1000, **more: Any) -> dict[str, Any]:
-    """By default 5,000 bytes: four whole blocks of 1 KiB."""
+    """A chat of 5,000 bytes by default: four whole blocks of 1 KiB."""
     return {"model": "m", "messages": [{"role": "user", "content": text}], **more}
 
 
 class _Timer:
-    """What `VirtualTime.call_later` returns."""
+    """The timer that `VirtualTime.call_later` returns."""
 
     def __init__(self, callback: Callable[[], None]) -> None:
         self.callback: Callable[[], None] | None = callback
@@ -104,7 +104,7 @@ class VirtualTime:
         return self.call_later(0.0, callback, *arguments)
 
     def advance(self, seconds: float) -> None:
-        """Let time pass and run what falls due, in order."""
+        """Let time pass and run all timers that fall due, in order."""
         until_s = self._now_s + seconds
         while self._timers and self._timers[0][0] <= until_s:
             self.turn()
@@ -130,7 +130,7 @@ def headers_of(lines: bytes) -> list[Header]:
 
 
 class FakeClient:
-    """The client's side of an exchange; keeps what it was sent."""
+    """The client's side of an exchange; keeps all that it receives."""
 
     def __init__(self) -> None:
         self.status: Any = None
@@ -209,7 +209,7 @@ class FakeUpstream:
     def abort(self) -> None:
         self.aborted = True
 
-    # What the worker does.
+    # Actions of the worker.
 
     def head(self, status: int = 200, headers: Sequence[Header] = (), length: int | None = None) -> None:
         assert self.live
@@ -267,7 +267,7 @@ class FakePool:
 
 
 class FakeShared:
-    """The shared log of a fleet with one replica: applies at once, keeps what was said."""
+    """The shared log of a fleet with one replica: applies at once, keeps all operations."""
 
     def __init__(self, rules: FleetRules | None = None) -> None:
         self.fleet = FleetState(rules or FleetRules(buckets=LengthBuckets()))
@@ -285,7 +285,7 @@ class FakeShared:
             self.fleet.apply(each)
 
     def said(self, kind: type[Any]) -> list[Any]:
-        """What was published of one kind."""
+        """Published operations of one kind."""
         return [op for op in self.ops if isinstance(op, kind)]
 
 
@@ -300,7 +300,7 @@ def log_port(
     replicas: Callable[[], tuple[str, ...]] = lambda: ("r1",),
     **status: Any,
 ) -> LogPort:
-    """The log of a fake replica; what is said of its status may be asked for anew each time."""
+    """The log of a fake replica; fields of its status may be functions, called at each look."""
 
     def now() -> LogStatus:
         said = {name: value() if callable(value) else value for name, value in status.items()}
@@ -336,13 +336,13 @@ class Bench:
     """A gateway in front of healthy fake workers.
 
     Args:
-        workers: How many.
-        keys: Of tenants; None without a keys file.
-        limiter: Keeps them to their limits.
-        requests_max: For how many requests there are open files.
+        workers: Number of workers.
+        keys: Keys of tenants; None without a keys file.
+        limiter: Limiter of the tenants.
+        requests_max: Number of requests for which there are open files.
         spans: Makes the spans of requests; None: tracing is off.
-        rules: Of the fold; None: length buckets, and the classes of the settings.
-        sections: Of the settings.
+        rules: Rules of the fold; None: length buckets, and the classes of the settings.
+        sections: Sections of the settings.
     """
 
     def __init__(
@@ -471,7 +471,7 @@ class Bench:
         return live
 
     def check(self) -> None:
-        """What must hold when all exchanges have ended, however they did."""
+        """Check the invariants at the end of all exchanges, successful or not."""
         attempts = {op.request_id: [op] for op in self.shared.said(Placed)}
         assert len(attempts) == len(self.shared.said(Placed)) == sum(each.workers for each in self.upstreams)
         for op in self.shared.ops:

@@ -57,7 +57,7 @@ class FakePaired(FakeUpstream):
 
 
 class FakeHandover:
-    """See `router.handover.Handover`; notes what is sent in the bench's list of requests at workers."""
+    """See `router.handover.Handover`; notes each request in the bench's list of requests at workers."""
 
     def __init__(self, name: str, sent: Callable[[FakeUpstream], None]) -> None:
         self.name = name
@@ -76,18 +76,18 @@ class FakeHandover:
 
 
 class PairBench(Bench):
-    """A gateway in front of pairs. Each decode worker decodes something of another replica's already.
+    """A gateway in front of pairs. Each decode worker already decodes a request of another replica.
 
-    So it does not take whole requests, where its protocol lets it, as long as prefill workers are idle.
+    So it takes no whole requests, where its protocol would let it, while a prefill worker is idle.
 
     Args:
-        prefill: How many prefill workers, ``p0:80`` and so on.
-        decode: How many decode workers, ``d0:80`` and so on.
-        plain: How many plain workers, ``w0:80`` and so on.
-        protocol: How they hand over.
-        keys: Of tenants; None without a keys file.
+        prefill: Number of prefill workers, named ``p0:80`` and so on.
+        decode: Number of decode workers, named ``d0:80`` and so on.
+        plain: Number of plain workers, named ``w0:80`` and so on.
+        protocol: Protocol of their handover.
+        keys: Keys of tenants; None without a keys file.
         rules: See `Bench`.
-        sections: Of the settings.
+        sections: Sections of the settings.
     """
 
     def __init__(
@@ -127,7 +127,7 @@ class PairBench(Bench):
 
     @property
     def own(self) -> list[str]:
-        """Workers of what this replica has in flight, by the log."""
+        """Workers of the requests that this replica has in flight, by the log."""
         fleet = self.shared.fleet
         return sorted(
             fleet.at_slot(request.slot).worker_id
@@ -143,6 +143,6 @@ class PairBench(Bench):
         return upstream
 
     def course(self, worker: str) -> list[str]:
-        """What the log says of the attempts on a worker, in order."""
+        """Operations in the log on the attempts on a worker, in order."""
         ids = {op.request_id for op in self.shared.said(Placed) if op.worker.startswith(worker)}
         return [type(op).__name__ for op in self.shared.ops if getattr(op, "request_id", None) in ids]

@@ -24,7 +24,7 @@ class FakeLease:
 
 
 class FakeWorker:
-    """Jobs by what happened to them last."""
+    """Jobs by their last event."""
 
     def __init__(self, cached_tokens: int = 0) -> None:
         self.submitted: list[Job] = []
@@ -77,7 +77,7 @@ class FakeWorker:
 
 
 class Heard:
-    """What a client would hear of its jobs, in order."""
+    """Events that a client of its jobs would receive, in order."""
 
     def __init__(self) -> None:
         self.said: list[tuple[Any, ...]] = []

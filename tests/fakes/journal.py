@@ -1,13 +1,13 @@
-"""The log as a judge: what its raw entries say became of each attempt.
+"""A judge of the log: it derives the course of each attempt from the raw entries.
 
-A *course* is what was said of one attempt, in the order of the log: ``placed`` always, then ``first``
-(token), ``finished`` (which may say the first token too), ``trim`` (its blocks taken back), or ``left`` in
-place of ``finished`` if its replica left. Whatever happens, it must be one of `LEGAL`.
+A *course* is the sequence of entries on one attempt, in the order of the log: ``placed`` always, then
+``first`` (token), ``finished`` (which may include the first token), ``trim`` (its blocks taken back), or
+``left`` in place of ``finished`` if its replica left. Every course must be one of `LEGAL`.
 
-Replicas tell first tokens and ends only if they are asked to (`ends_told`): load vectors tell the rest.
+Replicas report first tokens and ends only if they are asked to (`ends_told`): load vectors report the rest.
 
-A request that waited is placed under the id it waited with, or finished without having been placed: then it
-had no attempt, and no course.
+A request that waited is placed under the id of its ticket, or finished without a placement: then it had no
+attempt, and no course.
 """
 
 import asyncio
@@ -34,7 +34,7 @@ LEGAL = frozenset((ANSWERED, TAKEN_BACK, PREDICTED_ONLY, NOTHING_NEW, "placed le
 
 
 def ends_told() -> AbstractContextManager[object]:
-    """Replicas of this process tell every operation in the log, as they do beside an older version."""
+    """Replicas of this process publish every operation, as they do beside an older version."""
     return mock.patch("policies.state.load_reports.LoadReports.tells", return_value=True)
 
 
@@ -78,12 +78,12 @@ class Journal:
         ]
 
     async def introduce(self, worker_id: str) -> None:
-        """Begin anew with a worker: an earlier one may have had its port, and so its id."""
+        """Start over with a worker: an earlier worker may have had its port, and so its id."""
         await self.courses()
         self._earlier |= {op.request_id for op in self._placed.values() if op.worker == worker_id}
 
     def _note(self, op: Op) -> None:
-        # A placement that comes twice may be told by its new part and then whole.
+        # A placement that comes twice may come as its new part and then whole.
         same = msgspec.structs.replace(op, paths=()) if isinstance(op, Placed) else op
         digest = hash(encode_ops((same,)))
         if digest in self._seen:

@@ -34,7 +34,7 @@ def ids_of(prompt: int, blocks: int) -> list[int]:
 
 
 def handles_of(prompt: int, blocks: int) -> list[int]:
-    """What its engine calls these blocks."""
+    """Block handles of its engine for these blocks."""
     return [prompt * 1_000 + at for at in range(blocks)]
 
 
@@ -69,8 +69,8 @@ class FakeEngine:
 
     Args:
         folder: For its sockets.
-        replays: Whether old batches can be asked for.
-        buffer: How many.
+        replays: True if clients can ask for old batches.
+        buffer: Number of old batches that it keeps.
     """
 
     def __init__(self, folder: Path, *, replays: bool = True, buffer: int = 10_000) -> None:
@@ -97,7 +97,7 @@ class FakeEngine:
         self._publisher.publish(msgspec.msgpack.encode((time.time(), events, 0)))
 
     def loses(self, *events: Any) -> None:
-        """Publish a batch that reaches nobody; it can be asked for."""
+        """Publish a batch that is lost on its way; a client can ask for it."""
         assert self._publisher is not None
         publisher: Any = self._publisher
         sends, publisher._pub = publisher._pub, _Nobody()
@@ -165,7 +165,7 @@ class Replica:
         return self.add(kv_events=engine.endpoint, **replay, **labels)
 
     def held(self, prompt: int, blocks: int, local: LocalWorker, salt: str = "") -> int:
-        """How many leading blocks of a prompt the tree believes a worker to hold."""
+        """Leading blocks of a prompt that the tree believes a worker to hold."""
         root = self.hasher.engine_root("tiny", salt)
         path = self.hasher.identify((), [[*ids_of(prompt, blocks), 1]], root).paths[0]
         matched = self.shared.fleet.tree.match(path, FULL_ATTENTION).matched
@@ -173,12 +173,12 @@ class Replica:
         return int(matched[slot]) if slot < len(matched) else 0
 
     def state(self, local: LocalWorker) -> str:
-        """How far following it has come; empty if this replica does not."""
+        """Progress of following it; empty if this replica does not."""
         follower = self.kv_events.followers.get(local.worker.worker_id)
         return "" if follower is None else follower.state.value
 
     def tracks(self, local: LocalWorker) -> bool:
-        """Whether its events describe it."""
+        """True if the worker's events describe it."""
         return self.shared.fleet.tracks(local.worker.worker_id)
 
     def _answer(self, request: httpx.Request) -> httpx.Response:

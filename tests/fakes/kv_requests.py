@@ -38,7 +38,7 @@ def compute(cache: KvCache, lease: Lease) -> None:
 
 
 def run(cache: KvCache, text: str, answer: str = "") -> int:
-    """A whole request; returns what it reused, in blocks."""
+    """Run a whole request; return its reused blocks."""
     lease = admitted(cache, text, len(answer) * BLOCK)
     compute(cache, lease)
     cache.decoded(lease, len(answer) * BLOCK, 0.0)
@@ -48,12 +48,12 @@ def run(cache: KvCache, text: str, answer: str = "") -> int:
 
 
 def matched(cache: KvCache, text: str) -> int:
-    """What a prompt would reuse, in blocks."""
+    """Blocks that a prompt would reuse."""
     return cache.match_tokens(blocks_of(text), len(text) * BLOCK + 1) // BLOCK
 
 
 def live(cache: KvCache, text: str) -> str:
-    """Of each block of a text: ``#`` with window KV, ``.`` without, nothing if it is not on the device."""
+    """One sign per block of a text on the device: ``#`` with window KV, ``.`` without."""
     path, partial, found = cache.tree.walk(cache.tree.root, blocks_of(text), len(text))
     nodes = path if partial is None else [*path, partial]
     return "".join(("#" if node.swa else ".") * node.blocks for node in nodes if node.device)[:found]
@@ -90,7 +90,7 @@ def linear(full: int, slots: int, listener: KvListener | None = None, **more: An
 
 
 class Shadow:
-    """Which blocks a listener believes to be on the device, by group.
+    """Blocks that a listener believes to be on the device, by group.
 
     Attributes:
         groups: Hashes of blocks by group.
@@ -119,7 +119,7 @@ class Shadow:
             group.clear()
 
     def holds(self, text: str, group: str = "full") -> str:
-        """Of each block of a text: ``#`` if it is believed to be there, ``.`` if not."""
+        """One sign per block of a text: ``#`` if it is believed to be there, ``.`` if not."""
         return "".join("#" if block in self.groups[group] else "." for block in _hashes(blocks_of(text)))
 
 

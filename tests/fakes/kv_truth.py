@@ -38,7 +38,7 @@ def completion(prompt: list[int], answer_tokens: int = 1) -> dict[str, Any]:
 
 @dataclass(frozen=True)
 class Answer:
-    """What came of one request."""
+    """The result of one request."""
 
     cached_tokens: int
     token_ids: list[int]
@@ -100,7 +100,7 @@ class Known:
         return [kv_events.followers[place] for place in self.places if place in kv_events.followers]
 
     def tracks(self) -> bool:
-        """Whether the worker is described by its events now."""
+        """True if events describe the worker now."""
         followers = self.followers
         return (
             len(followers) == self.ranks
@@ -109,7 +109,7 @@ class Known:
         )
 
     def serves(self) -> bool:
-        """Whether the worker gets requests: its engine may tell of its cache before a probe finds it well."""
+        """True if the worker gets requests: its engine may publish its cache before a probe succeeds."""
         local = self.gateway.process.registry.get(self.worker_id)
         return local is not None and local.state == "healthy"
 
@@ -125,7 +125,7 @@ class Known:
         await self.live()
 
     async def _behind(self) -> int:
-        """How many batches the publishers have that were not read yet."""
+        """Number of published batches that were not read yet."""
         found = 0
         for follower in self.followers:
             (feed,) = follower.feeds
@@ -137,7 +137,7 @@ class Known:
         return found
 
     async def ask(self, prompt: list[int], answer_tokens: int = 1) -> Answer:
-        """Send a request, when all is known, and see that the engine reused what was predicted."""
+        """Send a request, when all is known, and check that the engine reused the predicted tokens."""
         await self.settle()
         body = completion(prompt, answer_tokens)
         sent = await self.gateway.client.post("/v1/completions", json=body, timeout=TIMEOUT_S)
@@ -156,7 +156,7 @@ class Known:
     async def ask_past_the_gateway(
         self, prompt: list[int], answer_tokens: int = 1, headers: dict[str, str] | None = None
     ) -> None:
-        """Send a request to the engine itself: only its events can tell of it."""
+        """Send a request to the engine itself: only its events can report it."""
         async with httpx.AsyncClient(base_url=self.engine.url, trust_env=False, timeout=TIMEOUT_S) as client:
             body = completion(prompt, answer_tokens)
             (await client.post("/v1/completions", json=body, headers=headers)).raise_for_status()

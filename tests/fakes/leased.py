@@ -24,15 +24,15 @@ class Allowed:
 
 
 def ignored(charge: Charge) -> None:
-    """Nobody waits for it."""
+    """Ignore a charge."""
 
 
 class Server:
-    """The script on a server whose time is told to it.
+    """The script on a server whose time a test sets.
 
     Attributes:
         redis: The server.
-        key: Of the account.
+        key: Key of the account.
         now_us: The server's time.
     """
 
@@ -60,7 +60,7 @@ class Server:
 
 @dataclass
 class Replica:
-    """One replica's account, asked and told at once unless the test says otherwise."""
+    """One replica's account, asked and answered at once unless the test says otherwise."""
 
     server: Server
     name: str
@@ -99,7 +99,7 @@ class Replica:
         return charge
 
     def granted(self, tokens: int = 1) -> bool:
-        """Whether a request is granted."""
+        """True if a request is granted."""
         return self.request(tokens).granted
 
 

@@ -1,4 +1,4 @@
-"""The two workers of a pair without sockets: a test says what each leg answers, and when."""
+"""The two workers of a pair without sockets: a test gives the answers of each leg, in its order."""
 
 import json
 from collections.abc import Sequence
@@ -13,7 +13,7 @@ from router.proxy import UpstreamSink
 
 
 class FakeLeg:
-    """A request at a worker: what it is, and what was done to it. Drive its ``sink``."""
+    """A request at a worker, and the calls on it. Drive its ``sink``."""
 
     def __init__(
         self, path: bytes, lines: bytes, body: Sequence[Any], sink: UpstreamSink, patient: bool
@@ -41,7 +41,7 @@ class FakeLeg:
         self.aborted = True
 
     def answer(self, body: bytes = b"{}", status: int = 200) -> None:
-        """Answer all at once, as far as somebody listens."""
+        """Answer all at once, as far as a client listens."""
         for tell in (
             lambda: self.sink.upstream_head(status, b"x-worker: yes\r\n", len(body)),
             lambda: self.sink.upstream_data(body),
@@ -93,7 +93,7 @@ class FakePool:
 
 
 class HeardPair:
-    """A `PairSink` that writes down what it hears, and insists on the order."""
+    """A `PairSink` that writes down its calls, and insists on their order."""
 
     def __init__(self) -> None:
         self.said: list[str] = []

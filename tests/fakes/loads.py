@@ -4,7 +4,7 @@ from policies import LoadVector, Op
 
 
 class FakeLoads:
-    """Loads of which nothing changes, and every operation is told, unless a test says otherwise."""
+    """Loads that never change; every operation is published, unless a test says otherwise."""
 
     def __init__(self) -> None:
         self.due = self.urgent = False

@@ -1,4 +1,4 @@
-"""What ``deploy/kubernetes`` renders to, and what the kubelet would make of it."""
+"""Rendered ``deploy/kubernetes``, and its meaning to the kubelet."""
 
 import functools
 import os
@@ -76,7 +76,7 @@ def title(each: Object) -> str:
 
 
 def selects(selector: Mapping[str, Any], labels: Mapping[str, str]) -> bool:
-    """Whether a label selector, or the plain map of a Service, takes some labels."""
+    """True if a label selector, or the plain map of a Service, matches some labels."""
     wanted = selector.get("matchLabels", {} if "matchExpressions" in selector else selector)
     if any(labels.get(name) != value for name, value in wanted.items()):
         return False
@@ -105,7 +105,7 @@ class Pods:
 
     @property
     def labels(self) -> Mapping[str, str]:
-        """Of its pods; a StatefulSet's also have their own names."""
+        """Labels of its pods; a StatefulSet's also have their own names."""
         labels = dict(self.template["metadata"].get("labels", {}))
         if self.owner["kind"] == "StatefulSet":
             labels["statefulset.kubernetes.io/pod-name"] = f"{self.owner['metadata']['name']}-0"
@@ -113,7 +113,7 @@ class Pods:
 
     @property
     def spec(self) -> Object:
-        """Of its pods."""
+        """Spec of its pods."""
         spec: Object = self.template["spec"]
         return spec
 
@@ -128,7 +128,7 @@ class Pods:
 
 
 def pods(objects: tuple[Object, ...]) -> list[Pods]:
-    """Of all workloads."""
+    """Pods of all workloads."""
     return [Pods(each, each["spec"]["template"]) for each in of_kind(objects, *WORKLOADS)]
 
 
@@ -140,7 +140,7 @@ def containers(objects: tuple[Object, ...]) -> Iterator[tuple[Pods, Object]]:
 
 
 def environment(objects: tuple[Object, ...], container: Object) -> dict[str, str]:
-    """What the kubelet would set: config maps, then variables, which may name earlier ones as ``$(NAME)``."""
+    """Environment by the kubelet: config maps, then variables, which may use earlier ones as ``$(NAME)``."""
     variables: dict[str, str] = {}
     maps = {each["metadata"]["name"]: each.get("data", {}) for each in of_kind(objects, "ConfigMap")}
     for source in container.get("envFrom", ()):

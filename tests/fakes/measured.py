@@ -1,4 +1,4 @@
-"""Results of benchmarks that nobody ran."""
+"""Made-up results of benchmarks."""
 
 from dataclasses import replace
 

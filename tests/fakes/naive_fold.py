@@ -1,9 +1,8 @@
-"""The fold by definition: the set of all operations seen, and every answer computed from it anew.
+"""The fold by definition: the set of all operations seen; every answer is computed from the whole set.
 
-Nothing here is kept up to date, so nothing can go stale: order and repetition cannot matter to a set. What
-`policies.FleetState` gains by being clever (one pass, bounded memory) it must not pay for with
-another answer. Bounds on what a worker may hold are left out: they do not commute with removals
-(`radix.tree`, law 3).
+It keeps nothing up to date, so nothing can go stale: order and repetition cannot matter to a set.
+`policies.FleetState` is cleverer (one pass, bounded memory), but must give the same answers. Bounds on the
+blocks of a worker are left out: they do not commute with removals (`radix.tree`, law 3).
 """
 
 from collections.abc import Iterable, Iterator, Sequence
@@ -62,11 +61,11 @@ class NaiveRequest:
 
 @dataclass(slots=True)
 class NaiveFold:
-    """Everything that was ever said.
+    """Every operation so far.
 
     Attributes:
         said: The operations, by their bytes.
-        own: The replica whose requests are known one by one, whatever vectors it sent.
+        own: The replica whose requests are known one by one, even if it sent vectors.
     """
 
     said: dict[bytes, Op] = field(default_factory=dict)
@@ -120,7 +119,7 @@ class NaiveFold:
         return [_row(op, worker) for op in newest.values() if worker in op.workers]
 
     def _done_us(self, worker: str) -> list[float]:
-        """When prefills of a worker were done, as far as is known."""
+        """Known end times of a worker's prefills."""
         here = {op.request_id for op in self._placed() if op.worker == worker}
         told = [
             _row(op, worker)["done_us"]
@@ -150,14 +149,14 @@ class NaiveFold:
         return newest
 
     def _gone_us(self, worker: str) -> int:
-        """When a worker was last removed; -1 if it never was."""
+        """Time of a worker's last removal; -1 if there was none."""
         said = self.said.values()
         return max(
             (op.at_us for op in said if isinstance(op, WorkerGone) and op.worker == worker), default=-1
         )
 
     def people(self, kind: type[Audited | Expire]) -> list[Audited | Expire]:
-        """What people did, in its order; less than is kept."""
+        """Actions of operators, in the order of their time; the real fold keeps fewer."""
         return sorted({op for op in self.said.values() if isinstance(op, kind)}, key=lambda op: op)  # type: ignore[misc]
 
     def prices(self, worker: WorkerPut) -> tuple[float, float, float]:
@@ -169,7 +168,7 @@ class NaiveFold:
         model = self.newest(Fitted).get(worker_class) or PROFILES.get(worker_class, PROFILES["default"])
         return model.a_s * slowdown, model.b_s * slowdown, model.c0_tokens
 
-    # What a worker holds: every use of a block that nothing removed since.
+    # Blocks of a worker: every use of a block that no removal followed.
 
     def _uses(self, worker: str) -> Iterable[tuple[bytes, int, int]]:
         """Path, time, and how many boundaries at the end of it are valid."""
@@ -215,7 +214,7 @@ class NaiveFold:
         }
 
     def _end_gone_us(self, worker: str, path: bytes) -> int:
-        """What was said of the end of a path before this time does not count."""
+        """Time before which statements on the end of a path do not count."""
         return max(
             (
                 op.before_us
@@ -239,10 +238,10 @@ class NaiveFold:
             found += [(matched, _safe(path, matched, ends, profile)) for profile in profiles]
         return found
 
-    # What a worker has been given.
+    # Requests of a worker.
 
     def requests(self) -> dict[str, NaiveRequest]:
-        """Placed, not finished, and its replica has neither left nor told its loads there since then."""
+        """Placed, not finished, and its replica has neither left nor published its loads there since then."""
         said = self.said.values()
         finished = {op.request_id for op in said if isinstance(op, Finished)}
         prefilled = {request_id for request_id, _ in self._first_tokens()}
@@ -283,7 +282,7 @@ class NaiveFold:
         return {key: op for key, op in newest.items() if op.at_us > left_us.get(op.replica, -1)}
 
     def first(self, worker: str) -> str | None:
-        """Who of them is next on a worker that any of them may go to; all are of one flow."""
+        """The next request on a worker, among those that may go to it; all are of one flow."""
         waiting = [op for op in self.waiting().values() if op.worker in ("", worker)]
         waiting.sort(key=lambda op: (op.key_us, op.arrived_us, op.request_id))
         return waiting[0].request_id if waiting else None

@@ -1,8 +1,8 @@
 """The KV cache of an engine, block by block and as slowly as it is simple.
 
-A block is the text before and in it, one letter per block. What `loadtest.engine.kv` keeps for runs, this
-keeps for each block: when it was used, whether its window KV is there. Rules are written as the engines'
-documents say them, with sets and loops.
+A block is the text before and in it, one letter per block. `loadtest.engine.kv` keeps its facts for runs of
+blocks; this keeps them for each block: its last use, and whether its window KV is there. Rules are written as
+the engines' documents state them, with sets and loops.
 """
 
 from dataclasses import dataclass, field
@@ -52,7 +52,7 @@ class NaiveKv:
         back = rules.window_tokens - (1 if self.vllm else 0)
         self.needed = (back + self.size - 1) // self.size
 
-    # What there is.
+    # Facts.
 
     @property
     def locked(self) -> set[str]:
@@ -153,7 +153,7 @@ class NaiveKv:
             self.insert_windows(lease, start, tokens)
 
     def insert_sglang_windows(self, lease: NaiveLease, start: int, tokens: int) -> None:
-        """Insert what is not freed yet; the branch comes alone, and the rest of its chunk later."""
+        """Insert the blocks not freed yet; the branch comes alone, and the rest of its chunk later."""
         branched = lease.end == lease.branch
         self.slide(lease, start, lease.end * self.size if branched else tokens)
         for i in range(start, lease.end):
@@ -167,7 +167,7 @@ class NaiveKv:
         self.touch_window(lease)
 
     def slide(self, lease: NaiveLease, held: int, tokens: int) -> None:
-        """Free what is behind the window, after a chunk, or token by token of an answer."""
+        """Free the blocks behind the window, after a chunk, or token by token of an answer."""
         steps = [(tokens - 1, 1)]
         if tokens > lease.prompt_tokens:
             steps = [(at, self.rules.decode_release_tokens) for at in range(lease.prompt_tokens + 1, tokens)]
@@ -192,7 +192,7 @@ class NaiveKv:
         self.touch_window(lease)
 
     def retained(self, lease: NaiveLease, i: int) -> bool:
-        """Whether block i is in a window that stays."""
+        """True if block i is in a window that stays."""
         interval = self.rules.retained_interval_tokens
         ends = set(lease.kept_ends)
         if interval:

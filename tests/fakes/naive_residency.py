@@ -1,7 +1,7 @@
-"""What an engine holds, block by block, by the letter: sets of prefixes, and every answer computed anew.
+"""Blocks of an engine by definition: sets of prefixes; every answer is computed from scratch.
 
-A prefix is the text before and in a block, one letter a token. What `radix.Residency` keeps as bits of runs
-this keeps as counts by name, and what it works out for what changed this works out for everything.
+A prefix is the text before and in a block, one letter a token. `radix.Residency` keeps bits of runs and
+computes changes only; this keeps counts by name and computes everything.
 """
 
 from collections import Counter
@@ -40,7 +40,7 @@ class NaiveGroup:
 
 @dataclass
 class NaiveRank:
-    """What one rank holds: how often each lane has each prefix, and of which prefixes the place is known."""
+    """Contents of one rank: counts of each prefix on each lane, and the prefixes whose place is known."""
 
     held: Counter[tuple[NaiveGroup, str, str]] = field(default_factory=Counter)
     known: set[str] = field(default_factory=set)
@@ -71,7 +71,7 @@ class NaiveEngines:
         return [text[:stop] for stop in range(self.size, len(text) + 1, self.size)]
 
     def handle(self, rank: int, prefix: str) -> int:
-        """Some number, another one on each rank; negative ones too, as SGLang's are."""
+        """A number that differs on each rank; negative ones too, as SGLang's are."""
         number = 0
         for letter in prefix:
             number = number * 5 + ord(letter) - 95
@@ -109,7 +109,7 @@ class NaiveEngines:
         )
 
     def offload(self, rank: int, group: NaiveGroup, medium: str, prefixes: Iterable[str]) -> BlocksStored:
-        """A group stores blocks without saying what is in them."""
+        """A group stores blocks without naming their tokens."""
         of, stored = self.ranks.setdefault(rank, NaiveRank()), list(prefixes)
         if group not in self.met:
             self.met.append(group)
@@ -141,7 +141,7 @@ class NaiveEngines:
             of.settle()
 
     def truth(self) -> "NaiveTruth":
-        """What is so now."""
+        """The present truth."""
         reached: set[str] = set()
         valid: set[str] = set()
         for of in self.ranks.values():
@@ -172,7 +172,7 @@ class NaiveEngines:
         )
 
     def _goes_on(self, of: NaiveRank, prefix: str) -> bool:
-        """As vLLM looks: the longest prefix on the device first, and what follows it in the tiers below."""
+        """As vLLM looks: the longest prefix on the device first, then the blocks behind it in lower tiers."""
         if self._device_goes_on(of, prefix):
             return True
         parts = self.prefixes(prefix)
@@ -195,7 +195,7 @@ class NaiveEngines:
 
 @dataclass(frozen=True)
 class NaiveTruth:
-    """What the engines of a worker can reuse.
+    """Prefixes that the engines of a worker can reuse.
 
     Attributes:
         tree_size: Tokens of the tree's blocks.

@@ -17,7 +17,7 @@ TIMEOUT_S = 90
 
 PORTS = re.compile(r"(?<=[: ])(30\d\d\d|291\d\d|29000|8998|4318)\b")
 SOMEWHERE = "10.0.0.7"
-"""Where a worker is in an example; it is here when that is run."""
+"""Address of a worker in an example; the worker here takes its place."""
 
 DEFAULT_PORTS = {"CACHEWAY_ADMIN_PORT": "29100", "CACHEWAY_PORT": "30000"}
 

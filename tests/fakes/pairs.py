@@ -3,8 +3,8 @@
     client ──> calm    (a minute for everything) ──┐    ┌── prefill, prefill     one set of faults for both
     client ──> strict  (a second)                ──┴────┴── decode, decode       one set of faults for both
 
-Engines of a role share their faults, so that a fault for one request hits whoever gets it first, and nobody
-has to know whom the gateway will choose.
+Engines of a role share their faults, so that a fault for one request hits the first engine that gets it, and
+the test need not know the gateway's choice.
 """
 
 import contextlib
@@ -32,16 +32,16 @@ ENGINE = EngineSettings(
     prefill_tokens_per_s=5_000, prefill_base_ms=0.1, tpot_ms=0.5, emit_interval_ms=0.5, block_tokens=16
 )
 SLOW_CLASS, SLOW_MS = "8xh200-1t-hybrid", 400.0
-"""Of the decode workers: their prefill takes 0.4 s, and the gateway knows it from the start, so that no
-request is given to one of them whole while there is a prefill worker."""
+"""Class and prefill time of the decode workers: prefill takes 0.4 s, and the gateway knows it from the start.
+So none of them gets a whole request while there is a prefill worker."""
 
 BELIEVED_TOKENS_PER_S = 100_000.0
-"""Of prefill workers, which is too good, so that this holds for long prompts, too."""
+"""Speed that the gateway believes of prefill workers: too high, so that it holds for long prompts, too."""
 
 LEASE_S = 0.8
-"""How long vLLM keeps KV that nobody fetches: with NIXL and Mooncake only the engine can let it go.
+"""Time for which vLLM keeps KV that no engine fetches: with NIXL and Mooncake only vLLM can release it.
 
-Mooncake's decode leg that comes after it waits for ever, and a busy machine may be late by half a second.
+A decode leg of Mooncake after that time never ends, and a busy machine may be late by half a second.
 """
 
 MINUTE = {"connect_timeout_s": 60.0, "first_byte_timeout_s": 60.0, "idle_timeout_s": 60.0}
@@ -55,7 +55,7 @@ _numbers = itertools.count()
 
 
 class Step(StrEnum):
-    """Where a request stands between its two workers."""
+    """Position of a request between its two workers."""
 
     ASKED = "the prefill worker has it, and is silent"
     PREFILLING = "its prompt is computed"
@@ -209,7 +209,7 @@ class Pairs:
 
 
 def held(engine: EmulatedEngine) -> dict[str, int]:
-    """What an engine has not let go of, by name; empty if it is as after its start, but for its cache."""
+    """Resources that an engine still holds, by name; empty if it is as after its start, but for its cache."""
     stats = engine.stats()
     numbers = {name: stats[name] for name in ("running", "waiting", "held")} | stats["handover"]
     return {name: n for name, n in (numbers | {"used": stats["cache"]["used_tokens"]}).items() if n}
@@ -224,7 +224,7 @@ class PairCourse:
         self._pairs = pairs
 
     async def answered(self) -> None:
-        """Wait for the answer, which must be what one engine alone would have said."""
+        """Wait for the answer, which must be that of one engine alone."""
         client = await self.client.finished()
         assert (client.status, client.complete) == (200, True), client.body
         async with httpx.AsyncClient(base_url=self._pairs.plain.url, trust_env=False) as plain:

@@ -1,4 +1,4 @@
-"""Parts of a plan, made up: what is told of them needs no simulation."""
+"""Made-up parts of a plan: reports on them need no simulation."""
 
 from math import nan
 
@@ -30,7 +30,7 @@ TIERS = TierValue(
 
 
 def figures(ttft_p90_s: float, *, tpot_p90_s: float = 0.02, completed_share: float = 1.0) -> Figures:
-    """What a plan reads of a summary."""
+    """Figures of a summary that a plan reads."""
     return {
         "ttft_p90_s": ttft_p90_s,
         "tpot_p90_s": tpot_p90_s,

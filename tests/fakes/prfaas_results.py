@@ -19,13 +19,13 @@ def by_hand(
     egress: tuple[Floats, Floats] = NOTHING_SENT,
     **columns: Any,
 ) -> Result:
-    """What a simulation found.
+    """Result of a simulation.
 
     Args:
-        fleet: What was simulated.
-        warmup_s: Requests that came before are in no figure.
+        fleet: Simulated fleet.
+        warmup_s: Seconds of warmup; the figures leave out its requests.
         egress: Bytes on the link so far, as times and bytes.
-        columns: Of the records, by name; the others are 0.
+        columns: Columns of the records, by name; the others are 0.
     """
     given = {column.name: np.zeros(len(columns["arrival_s"])) for column in fields(Records)}
     given |= {name: np.array(values) for name, values in columns.items()}

@@ -19,7 +19,7 @@ CHAT = b"/v1/chat/completions"
 
 
 class Proxy:
-    """One stream, and what came back on it."""
+    """One stream, and the messages that came back on it."""
 
     def __init__(
         self,
@@ -56,12 +56,12 @@ class Proxy:
         self.elsewhere += 1
 
     def say(self, **message: Any) -> list[pb.ProcessingResponse]:
-        """Send a message; return what came back at once."""
+        """Send a message; return the messages that came back at once."""
         self.stream.heard(pb.ProcessingRequest(**message))
         return self.hear()
 
     def hear(self) -> list[pb.ProcessingResponse]:
-        """Return what came since."""
+        """Return the messages since the last look."""
         new = list(self.stream.outbox.taken())
         self.got += new
         return new
@@ -134,7 +134,7 @@ def destination_of(message: pb.ProcessingResponse) -> str:
 
 
 def set_headers(mutation: pb.HeaderMutation) -> dict[bytes, bytes]:
-    """The headers that a message sets; each writes over what was there."""
+    """The headers that a message sets; each overwrites an earlier one."""
     assert all(
         option.append_action == pb.HeaderValueOption.OVERWRITE_IF_EXISTS_OR_ADD
         for option in mutation.set_headers

@@ -74,7 +74,7 @@ class Engines:
     """The group that runs now, if any.
 
     Args:
-        told: Is told how a start goes, which takes a minute or two.
+        told: Gets the progress of a start, which takes a minute or two.
     """
 
     def __init__(self, told: Callable[[str], None]) -> None:
@@ -109,7 +109,7 @@ class Engines:
 
 
 async def _borrowed(settings: tuple[VllmSettings, ...]) -> list[VllmEngine]:
-    """Return engines that somebody else runs, if these settings are the usual ones of one model."""
+    """Return the engines of another process, if these settings are the usual ones of one model."""
     given = dict(each.split("=", 1) for each in os.environ.get(RUNNING, "").split())
     models = {each.model for each in settings}
     if len(models) != 1 or any(each != VllmSettings(model=each.model) for each in settings):

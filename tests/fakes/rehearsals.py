@@ -1,4 +1,4 @@
-"""A dry run beside the real thing: what a gateway holds, and what it then really does."""
+"""A dry run beside the real thing: the state of a gateway, and its real outcome afterwards."""
 
 from typing import Any
 
@@ -17,7 +17,7 @@ from router.tenant import ANONYMOUS, Tenant
 
 
 def digest(bench: Bench) -> tuple[Any, ...]:
-    """All that a request may change, as it is seen now: rates fade with time, whoever looks."""
+    """All state that a request may change, read at one time: rates fade with time in any case."""
     gateway = bench.gateway
     gateway.fleet.loads.rates(bench.time.clock.now_us())
     offloading = gateway.placing.decider.offloading
@@ -86,7 +86,7 @@ def explained(bench: Bench, parsed: ParsedRequest, limit: int = 50, **how: Any) 
 
 
 def said(outcome: Decision | Queued | Shed | RouterError) -> tuple[str, ...]:
-    """What an explanation must say of what was really done."""
+    """Parts of an explanation that must agree with the real outcome."""
     match outcome:
         case Decision(attempt=attempt, decode=decode):
             other = "" if decode is None else decode.attempt.worker_id

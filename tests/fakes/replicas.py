@@ -1,7 +1,7 @@
 """Replicas as processes, as the tests of failures start them: real ones, before real engines.
 
-Every worker weighs the same but for what it holds (``--congestion-max 0``), so that replicas which
-know the same decide the same. Intervals are short so that an expiry or a snapshot falls into a test.
+Every worker weighs the same but for its cached blocks (``--congestion-max 0``), so that replicas with the
+same facts decide the same. Intervals are short so that an expiry or a snapshot falls into a test.
 """
 
 import asyncio
@@ -34,7 +34,7 @@ class RunningReplica(Replica):
         self.process = process
 
     def events(self, name: str) -> list[dict[str, Any]]:
-        """What it logged under one name of an event."""
+        """Log events of one name."""
         lines = [json.loads(line) for line in self.process.output]  # type: ignore[attr-defined]
         return [line for line in lines if line["event"] == name]
 

@@ -59,7 +59,7 @@ from policies import (
 from policies.disaggregation import DecodeSelector, PairDecider
 
 TOKENS_PER_S = 15_000
-"""Of the default service model, without its fixed 20 ms and at a short context."""
+"""Prefill speed of the default service model, without its fixed 20 ms and at a short context."""
 
 BLOCK_BYTES = 1024
 BLOCK_TOKENS = 256
@@ -113,7 +113,7 @@ class Request:
         self.ttft_s = 0.0
         self.asked = 0
         self.service_us = 0
-        """Of its first ticket, if it waited."""
+        """Service time of its first ticket, if it waited."""
 
     @property
     def waits(self) -> bool:
@@ -300,19 +300,19 @@ class Stage:
     """Workers and replicas.
 
     Args:
-        workers: How many.
-        replicas: How many.
-        delay_s: Of the log.
-        k: Of the order.
-        rules: Of the rooms.
-        admission: How much workers are given.
-        weight_of: Of classes and flows.
-        step_tokens: Of the engines, if they compute twice what one step shares (`dispatch.followers`).
-        level: What is promised, if anything.
-        decode: How many decode workers there are.
-        decode_s: How long each of them has a request.
-        decode_tokens: How much KV each holds.
-        protocol: How they get it.
+        workers: Number of workers.
+        replicas: Number of replicas.
+        delay_s: Delay of the log.
+        k: Factor of the order.
+        rules: Rules of the rooms.
+        admission: Limits of the work on workers.
+        weight_of: Weight of a class or flow.
+        step_tokens: Tokens of an engine's step, if its requests compute shared tokens twice (`followers`).
+        level: Service level that the gateway promises, if any.
+        decode: Number of decode workers.
+        decode_s: Seconds that each of them decodes a request.
+        decode_tokens: KV capacity of each, in tokens.
+        protocol: Protocol of their handover.
     """
 
     def __init__(
@@ -362,7 +362,7 @@ class Stage:
             replica.hear(msgspec.structs.replace(op, **changes))
 
     def deliver(self, op: Op, replica: Replica) -> None:
-        """Let a replica hear of an operation, after what it was told before."""
+        """Let a replica hear of an operation, after the earlier ones."""
         if self.delay_s:
             self.time.call_later(self.delay_s, lambda: replica.hear(op))
         else:

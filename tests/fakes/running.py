@@ -23,7 +23,7 @@ FAST_ENGINE = EngineSettings(prefill_tokens_per_s=1e7, prefill_base_ms=0.1, tpot
 """Times small enough not to slow the tests down, and a cache of real size."""
 
 WITHIN_S = 60.0
-"""How long a test waits for what must come, however busy the machine: only one that fails takes that long."""
+"""Most seconds that a test waits, even on a busy machine; only a failing test takes that long."""
 
 PLAIN = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
 """For clients of plain HTTP: the authorities that httpx would load for each take it 30 ms."""
@@ -48,7 +48,7 @@ class RunningGateway:
     client: httpx.AsyncClient
 
     def idle(self) -> bool:
-        """Whether nothing is reserved any more."""
+        """True if all reservations are released."""
         loads = self.process.fleet.loads
         return (
             not loads.requests
@@ -126,7 +126,7 @@ async def until(condition: Callable[[], object], within_s: float = WITHIN_S) -> 
         TimeoutError: If it does not come true.
     """
     async with asyncio.timeout(within_s):
-        while not condition():  # noqa: ASYNC110 - plain state, which nobody signals
+        while not condition():  # noqa: ASYNC110 - plain state, without a signal
             await asyncio.sleep(0.005)
 
 
@@ -144,18 +144,18 @@ async def command(
     environ: Mapping[str, str] | None = None,
     program: Sequence[str] = ("-m", "router"),
 ) -> AsyncIterator[asyncio.subprocess.Process]:
-    """Run ``cacheway`` as a process of its own; it is terminated in the end, by its PID.
+    """Run ``cacheway`` as a process of its own; terminate it in the end, by its PID.
 
     A gateway ends without the delay that a balancer needs, and has its admin API on the data port, unless the
     test asks for something else.
 
-    What it writes gathers in ``output`` of the process, a list of lines.
+    The ``output`` of the process gathers the lines that it writes.
 
     Args:
-        arguments: Of the command.
+        arguments: Arguments of the command.
         ready_url: Answers 200 when the process is ready.
         environ: Added to its environment, which has no settings of ours otherwise.
-        program: What Python runs; by default ``cacheway`` itself.
+        program: Program for Python; by default ``cacheway`` itself.
     """
     inherited = {key: value for key, value in os.environ.items() if not key.startswith("CACHEWAY_")}
     process = await asyncio.create_subprocess_exec(
@@ -225,7 +225,7 @@ async def serving(
 
 
 async def warmed(client: httpx.AsyncClient) -> None:
-    """Wait until a gateway knows what its siblings know."""
+    """Wait until a gateway has all the facts of its siblings."""
 
     async def warm() -> bool:
         return bool((await client.get("/readiness")).json()["shared"]["warm"])

@@ -10,12 +10,12 @@ from fakes.scripted_worker import set_reset
 
 
 class ScriptedClient:
-    """One connection with one request on it; what came back so far is in its attributes.
+    """One connection with one request; its attributes gather the answer.
 
     Attributes:
-        status: Of the answer, 0 before its head.
-        body: Of the answer, as far as it came, without framing.
-        complete: Whether the answer ended as its own framing says.
+        status: Status of the answer; 0 before its head.
+        body: Body of the answer so far, without framing.
+        complete: True if the answer has ended, by its own framing.
     """
 
     def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:

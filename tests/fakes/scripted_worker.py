@@ -1,8 +1,8 @@
-r"""A worker that does to each request, at a step given beforehand, what a test wants done to it.
+r"""A worker that does to each request, at a step given beforehand, the action that a test wants.
 
     accepted --body--> read --head--> headed --half the answer--> begun --the rest--> last --end--> done
         \\____________________________________________________________/
-                          `Fault`, or hold until the test says what
+                          `Fault`, or hold until the test decides
 
 Health checks are always answered well. An answer to a request that asks for a stream is a chunked
 event stream, any other has a Content-Length, so `Step.LAST` lacks the last chunk or the last byte.
@@ -23,7 +23,7 @@ from typing import Self
 
 
 class Step(StrEnum):
-    """How far a worker is with a request."""
+    """Progress of a worker with a request."""
 
     ACCEPTED = "accepted"
     READ = "read"
@@ -33,7 +33,7 @@ class Step(StrEnum):
 
 
 class Fault(Enum):
-    """What happens to a request instead of its next step; `GO` is that step."""
+    """Action that takes the place of a request's next step; `GO` is that step."""
 
     GO = b""
     CLOSE = b"close"
@@ -45,8 +45,8 @@ class Fault(Enum):
 
 
 Plan = Callable[[], tuple[Step, Fault | None] | None]
-"""Asked once per request: where something happens, and what; None for what means that the test decides
-then; None at all that nothing happens."""
+"""Asked once per request: the step of an action, and the action; None for the action if the test decides
+then; None for both if nothing happens."""
 
 PIECE = b"data: " + b"x" * 100 + b"\n\n"
 WHOLE = b'{"text": "' + b"x" * 200 + b'"}'
@@ -67,13 +67,13 @@ class Held:
         self.fault: asyncio.Future[Fault] = asyncio.get_running_loop().create_future()
 
     def then(self, fault: Fault) -> None:
-        """Say what happens now. A connection is closed or reset before this returns."""
+        """Act now. A connection is closed or reset before this returns."""
         if fault in (Fault.CLOSE, Fault.RESET):
             _cut(self.writer, fault)
         self.fault.set_result(fault)
 
     async def dropped(self) -> None:
-        """Wait until the gateway closes the connection, reading whatever still comes."""
+        """Wait until the gateway closes the connection; read and discard all further bytes."""
         async with asyncio.timeout(60):
             with contextlib.suppress(ConnectionError):
                 while await self.reader.read(1 << 20):

@@ -1,15 +1,15 @@
-"""SGLang's own radix cache, asked what each of some requests reuses; run by the interpreter that has it.
+"""SGLang's own radix cache, asked for the reuse of some requests; run by the interpreter that has it.
 
-The cache is that of the installed ``sglang`` wheel, unmodified (``mem_cache/unified_radix_cache.py`` and what
-it needs of ``mem_cache``); what it imports of kernels, models and schedulers is stood in for, and KV memory
-is numbers. The calls are those of its scheduler, in its order: match and lock, a checkpoint after each chunk
-and at the end, windows freed while it decodes (``managers/schedule_batch.py``, ``maybe_evict_swa``), states
+The cache is that of the installed ``sglang`` wheel, unmodified (``mem_cache/unified_radix_cache.py`` and its
+imports from ``mem_cache``). Stand-ins replace its imports of kernels, models and schedulers, and KV memory is
+numbers. The calls are those of its scheduler, in its order: match and lock, a checkpoint after each chunk and
+at the end, windows freed while it decodes (``managers/schedule_batch.py``, ``maybe_evict_swa``), states
 tracked where ``_mamba_radix_cache_v2_req_prepare_for_extend`` and ``prepare_for_decode`` do.
 
     python oracle.py <<< '{"page": 4, "window": 8, "chunk": 16, "linear": false, "track": 16,
                            "requests": [[[1, 2, 3, ...], [7, 8]], ...]}'
 
-reads prompts and answers as token ids, one request after the other, and prints what each reused, in tokens.
+reads prompts and answers as token ids, one request after the other, and prints the reused tokens of each.
 """
 
 import importlib.abc
@@ -60,7 +60,7 @@ def _any_attribute(_self, name):
 
 
 class StandIns(importlib.abc.MetaPathFinder, importlib.abc.Loader):
-    """Finds stand-ins for all of SGLang but its caches, and for what those need no more than by name."""
+    """Finds stand-ins for all of SGLang but its caches, and for modules that those need only by name."""
 
     def find_spec(self, name, path=None, target=None):
         top = name.partition(".")[0]

@@ -1,4 +1,4 @@
-"""Results as the simulator gives them, made up: what a report does with them needs no simulation."""
+"""Made-up results in the form of the simulator's, for reports without a simulation."""
 
 from collections.abc import Sequence
 from dataclasses import replace
@@ -11,11 +11,11 @@ from loadtest.simulator.records import Bounds, Records, Result, Timeline
 from loadtest.simulator.runs import Run
 
 PREFILL = PrefillTiming(a_s=0.05, b_s=1 / 20_000, c0_tokens=float("inf"))
-"""What the times of `simulated` are made from."""
+"""Prefill timing behind the times of `simulated`."""
 
 
 class Config:
-    """What the report reads of a `SimulationConfig`."""
+    """Fields of a `SimulationConfig` that the report reads."""
 
     def __init__(self, policy: str, warmup_s: float = 0.0) -> None:
         self.policy, self.warmup_s = policy, warmup_s

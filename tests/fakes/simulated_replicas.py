@@ -1,27 +1,27 @@
-"""Replicas over one log, without Redis, sockets or a clock: what `router.shared` does, as plain data.
+"""Replicas over one log, without Redis, sockets or a clock: `router.shared` as plain data.
 
     publish ──> fleet.apply, buffer      flush ──> log      read ──> fleet.apply
                                                     │ trimmed behind the snapshot
                                                     └─ gap ──> restore, go on behind what it covers
 
-Every replica has a naive fold beside its real one, that is told the same. A snapshot carries the naive
-fold of its writer, so that what a reader must know afterwards is a union of sets.
+Every replica has a naive fold beside its real one, which gets the same operations. A snapshot carries the
+naive fold of its writer, so that the knowledge of its reader afterwards is a union of sets.
 
-The protocol is the one that `router.shared` follows, and these are its rules:
+The protocol is that of `router.shared`. Its rules:
 
-* A replica's operations reach the log in the order in which they were published. An entry whose
-  acknowledgement was lost comes again, with what was published since.
-* A snapshot covers the log up to where its writer had read when it began. It is written only when all that
-  its writer had published by then is in the log, and only over one that its writer knows:
-  what the log held when that was written, the writer had read before it began.
-* Whoever starts, or fell behind the trimmed log, goes on with what others have in flight as the snapshot
-  says, and reads everything behind what that covers.
-* Whoever dropped operations says `Left` and what it has in flight or waiting anew, and then writes a
-  snapshot and a mark, on which everybody merges it.
-* A replica that starts says first that its former life has `Left`.
-* First tokens, ends and renewals are not told: each flush ends with a load vector, if anything changed. It is
-  a full one at first, and whenever an earlier one may be lost, or void since somebody said `Left` of its
-  replica.
+* A replica's operations reach the log in the order of their publication. An entry whose acknowledgement was
+  lost comes again, with the operations published since.
+* A snapshot covers the log up to its writer's read position at its beginning. A replica writes one only when
+  all its operations published by then are in the log, and only over a snapshot that it knows: it had read the
+  log before that snapshot before it began its own.
+* A replica that starts, or fell behind the trimmed log, takes the others' requests in flight from the
+  snapshot, and reads everything behind the part that the snapshot covers.
+* A replica that dropped operations publishes `Left` and its requests in flight or waiting again, and then
+  writes a snapshot and a mark, on which all replicas merge the snapshot.
+* A replica that starts first publishes `Left` for its former life.
+* First tokens, ends and renewals are not published: each flush ends with a load vector, if anything changed.
+  The first vector is a full one, and so is each one after a vector that may be lost, or void since another
+  replica published `Left` of its replica.
 * Placements go through the log with the new part of their prompt. A replica that does not know an anchor asks
   all others at once, and begins no snapshot while it waits.
 """
@@ -47,11 +47,12 @@ RULES = FleetRules(memory_s=30.0)
 
 @dataclass(frozen=True, slots=True)
 class Snapshot:
-    """What the newest snapshot says.
+    """Contents of the newest snapshot.
 
     Attributes:
         covered: Everything in the log before this position is included.
-        settled: End of the log when it was written, its mark included: who has read so far knows it all.
+        settled: End of the log when it was written, with its mark: a replica that has read so far knows it
+            all.
         pieces: The fold's bytes.
         naive: The same by definition.
     """
@@ -64,7 +65,7 @@ class Snapshot:
 
 @dataclass(slots=True)
 class SimulatedLog:
-    """What Redis keeps: entries from ``first`` on, and a snapshot.
+    """Contents of Redis: entries from ``first`` on, and a snapshot.
 
     Attributes:
         entries: Writer and operations (or None: a mark that asks to read the snapshot), from the very first.
@@ -120,7 +121,7 @@ class SimulatedReplica:
 
     @property
     def settles(self) -> bool:
-        """Whether it has read again what it knew before it merged a snapshot."""
+        """True if it has read again all that it knew before it merged a snapshot."""
         return self.merging is None and self.position >= self.settled
 
     def moment(self, now_us: int) -> int:
@@ -155,7 +156,7 @@ class SimulatedReplica:
         self.log.entries.append((self.writer, entry))
 
     def overflow(self, count: int) -> None:
-        """Redis was away for long: the oldest operations are dropped; a snapshot must tell what they said."""
+        """Redis was away for long: the oldest operations are dropped; a snapshot must carry their facts."""
         if self.buffer and self.snapshot is None:
             del self.buffer[:count]
             self.dropped = True
@@ -228,7 +229,7 @@ class SimulatedReplica:
             self.snapshot.pieces.extend(piece for piece in pieces if piece is not None)
 
     def finish_snapshot(self, margin: int) -> None:
-        """Write the snapshot that was begun, and trim the log a margin behind what it covers."""
+        """Write the snapshot that was begun, and trim the log a margin behind its covered part."""
         self.step_snapshot(EVERY_STEP)
         progress, self.snapshot = self.snapshot, None
         newest = self.log.snapshot
@@ -244,7 +245,8 @@ class SimulatedReplica:
     def step_merge(self, steps: int) -> None:
         """Merge a snapshot for some steps; operations may be published in between.
 
-        Only at the end it has read what the snapshot covers: what it writes itself before covers less.
+        Only at the end has it read all that the snapshot covers: a snapshot that it writes before covers
+        less.
         """
         if self.merging is not None and len(list(islice(self.merging, steps))) < steps:
             self.merging, self.position = None, self.merged_position

@@ -1,10 +1,10 @@
 """Replicas that watch each other, and requests that stand at a given step of their course.
 
     reach: client --> serving replica --> worker            everything up to the step has happened, and
-                           `--> log --> every replica       every replica knows what is reserved
+                           `--> log --> every replica       every replica knows the reservations
 
-From there a test breaks one leg, and `Stage.say` waits for what the log must say of it and for
-everything that was reserved or in use to be free again, in every replica.
+From there a test breaks one leg, and `Stage.say` waits for the expected entries of the log and for the
+release of everything reserved or in use, in every replica.
 """
 
 import asyncio
@@ -29,7 +29,7 @@ Worker = ScriptedWorker | WorkerProcess
 
 
 class At(StrEnum):
-    """Where a request stands."""
+    """Position of a request."""
 
     RECEIVING = "half of the client's body has come"
     CONNECTING = "placed, and the worker does not accept"
@@ -50,7 +50,7 @@ WORKER_STEP = {
     At.BEGUN: Step.BEGUN,
     At.LAST: Step.LAST,
 }
-"""Where a worker holds the request."""
+"""Position of the request at a worker."""
 
 SEEN = (At.BEGUN, At.LAST)
 """The client has seen a part of the answer."""
@@ -114,7 +114,7 @@ class Stage:
         self.any.process.registry.remove(worker.worker_id)
 
     def reserved(self, gateway: RunningGateway, workers: Iterable[Worker]) -> tuple[float, float]:
-        """How many requests a replica believes in flight on some workers, and how many of them in prefill."""
+        """Requests that a replica believes in flight on some workers, and those of them in prefill."""
         fleet = gateway.process.fleet
         ids = {worker.worker_id for worker in workers}
         slots = [worker.slot for worker in fleet.workers() if worker.worker_id in ids]
@@ -122,11 +122,11 @@ class Stage:
         return loads.inflight_requests[slots].sum(), loads.prefill_requests[slots].sum()
 
     async def courses(self, workers: Iterable[Worker] | None = None) -> list[str]:
-        """What the log says of the attempts on some workers, or on all."""
+        """Log entries on the attempts on some workers, or on all."""
         return await self.journal.courses(workers and [worker.worker_id for worker in workers])
 
     async def say(self, expected: list[str], workers: Iterable[Worker]) -> None:
-        """Wait until the log says what it must, and every replica has nothing left of it."""
+        """Wait until the log has the expected entries, and every replica has nothing left of the request."""
         with contextlib.suppress(TimeoutError):
             await until_async(lambda: self._says(expected, workers))
         said = await self.courses(workers)
@@ -137,7 +137,7 @@ class Stage:
         return await self.courses(workers) == expected
 
     async def shares(self) -> None:
-        """Wait until every replica shares what it knows."""
+        """Wait until all replicas share all their facts."""
         for gateway in self.replicas.values():
             shared = gateway.process.shared
             await until(lambda shared=shared: shared.status.ready and shared.status.connected)  # type: ignore[misc]
@@ -228,7 +228,7 @@ class Course:
             await until_async(self._served)
 
     async def _served(self) -> bool:
-        """Whether the replica in another process has found our worker well."""
+        """True if the replica in another process has found our worker well."""
         async with httpx.AsyncClient(trust_env=False) as client:
             listed = (await client.get(f"http://127.0.0.1:{self._port}/v1/models")).json()["data"]
         return any(model["id"] == self.model for model in listed)
@@ -286,14 +286,14 @@ class Course:
 async def course(
     stage: Stage, replica: str | int, at: At, *, streamed: bool, process: bool = False
 ) -> AsyncIterator[Course]:
-    """A request to a replica, standing at a step; its workers are gone in the end.
+    """Send a request to a replica and hold it at a step; remove its workers in the end.
 
     Args:
-        stage: Where.
+        stage: Its stage.
         replica: Name of the replica that serves it, or the port of one that is a process of its own.
         at: The step.
-        streamed: Whether it asks for a stream.
-        process: Whether its worker is a process of its own.
+        streamed: True if it asks for a stream.
+        process: True if its worker is a process of its own.
     """
     async with contextlib.AsyncExitStack() as stack:
         course = Course(stage, stack, replica, at, streamed=streamed)

@@ -1,4 +1,4 @@
-"""Results of a study that nobody ran, and small traces in the formats of the recorded ones."""
+"""Made-up results of a study, and small traces in the formats of the recorded ones."""
 
 import gzip
 import json

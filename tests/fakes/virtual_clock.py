@@ -1,4 +1,4 @@
-"""Time that passes when it is told to."""
+"""Time that passes on command."""
 
 import heapq
 from collections.abc import Callable

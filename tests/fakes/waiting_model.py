@@ -1,17 +1,17 @@
-"""Replicas that hold requests back over a log that takes its time: the rule of the shared queue as a model.
+"""Replicas that hold requests back over a slow log: the rule of the shared queue as a model.
 
-Each replica has its own fold and hears of the others' operations ``delay_us`` later. A worker prefills what
-it is sent in that order, one at a time; it *has room* while fewer than `ROOM` are on it.
+Each replica has its own fold and hears of the others' operations ``delay_us`` later. A worker prefills its
+requests in the order of dispatch, one at a time; it *has room* while fewer than `ROOM` are on it.
 
-    arrives ──> the worker that would be done first, if it has room and it is the request's turn there: nobody
-                with a better key waits for it
+    arrives ──> the worker that would be done first, if it has room and it is the request's turn there: no
+                request with a better key waits for it
             ──> else waits: for that worker, if no other would be better even when idle, or if the request has
                 just declined another's room; else for any
-    relieved ─> the best of those who wait for it, or if nobody waits for an idle worker, of all: mine decides
-                afresh, and declines if another worker would be done first; to another replica the room is
-                left for the grace time, then to the next one
+    relieved ─> the best request that waits for it, or the best of all if it is idle and none waits for it:
+                if that is this replica's, it decides afresh, and declines if another worker would be done
+                first; if another's, the room is left to it for the grace time, then to the next one
 
-What really waits, and where, the model knows beside the folds, and writes down at every dispatch.
+Beside the folds, the model knows which requests really wait, and where, and records them at every dispatch.
 """
 
 import heapq
@@ -32,9 +32,9 @@ class Job:
     Attributes:
         name: Its id, and that of its ticket.
         arrived_us: Log time of its arrival.
-        replica: Where it arrives.
+        replica: Replica at which it arrives.
         service_us: Prefill time on each worker.
-        flow: Whose it is.
+        flow: Its flow.
     """
 
     name: str
@@ -52,10 +52,10 @@ class Dispatch:
     """A request was sent to a worker.
 
     Attributes:
-        at_us: When.
-        job: Which.
-        worker: Where.
-        others: What waited for it then, and since when with that ticket.
+        at_us: Time of the dispatch.
+        job: The request.
+        worker: The worker.
+        others: Requests that waited for the worker then, and the time of their tickets.
     """
 
     at_us: int
@@ -127,13 +127,13 @@ class WaitingModel:
         return [number for number, queue in enumerate(self.queues) if not queue]
 
     def held_us(self, slot: int) -> int:
-        """When a worker would be done with what it has, from now."""
+        """Time from now until a worker has done all its requests."""
         return sum(job.service_us[slot] for job in self.queues[slot][1:]) + max(
             self._ends_us[slot] - self.now_us, 0
         )
 
     def kill(self, number: int, noticed_us: int) -> None:
-        """A replica dies with what it has, and the others notice some time later."""
+        """Stop a replica with all that it holds; the others notice some time later."""
         victim = self.replicas[number]
         victim.alive = False
         for name in [name for name, op in self.waiting.items() if op.replica == victim.name]:
@@ -147,7 +147,7 @@ class WaitingModel:
         left = Left(victim.name, self.now_us)
         self.at(self.now_us + noticed_us, lambda: self._publish(survivor, left))
 
-    # What happens.
+    # Events.
 
     def _arrive(self, job: Job) -> None:
         replica = self.replicas[job.replica]
@@ -169,7 +169,7 @@ class WaitingModel:
                 other.fleet.apply(op)
 
     def _look(self) -> None:
-        """Every replica looks at the workers that may have room, until nobody finds anything to do."""
+        """Let every replica look at the workers that may have room, until none finds anything to do."""
         done = -1
         while done != self._sequence:
             done = self._sequence
@@ -211,7 +211,7 @@ class WaitingModel:
                 declined.add(best.request_id)
 
     def _decide(self, replica: Replica, job: Job, turn: int) -> bool:
-        """Dispatch it or say what it waits for; whether anything of this was new."""
+        """Dispatch it or publish its ticket; return whether anything of this was new."""
         fleet, tickets = replica.fleet, replica.fleet.tickets
         slots = range(len(self.queues))
         done_us = [round(fleet.loads.backlog_at_s(s, self.now_us) * 1e6) + job.service_us[s] for s in slots]
@@ -237,7 +237,7 @@ class WaitingModel:
         )
         if said is None or said.worker != worker:
             self._publish(replica, op)
-            # Somebody else was to take a room that is left, but may take another.
+            # The room was left to another request, which may now go elsewhere.
             replica.fleet.relieved.update(slot for slot in slots if self._below(replica, slot, ROOM))
             return True
         return False

@@ -15,7 +15,7 @@ R = TypeVar("R", bound=Register)
 
 
 def word(kind: type[R], subject: int, at_us: int, replica: str, value: int) -> R:
-    """A word on one of two subjects; of two values, 1 to 4, all that it says differs, or nearly all.
+    """A word on one of two subjects. Words of two values, 1 to 4, differ in all their facts, or nearly all.
 
     Numbers are so large that no capacity bounds what a worker may hold (`fakes.naive_fold`).
     """

@@ -1,4 +1,4 @@
-"""An engine that writes one text, greedily: what follows depends on the prompt's end alone. Real sockets.
+"""An engine that writes one text, greedily, by the end of the prompt alone. Real sockets.
 
 It streams chats and completions as vLLM or SGLang do, with counts in each chunk where they are asked for,
 continues a message that it is given, and dies on the way as a test wants it to.
@@ -36,7 +36,7 @@ PROMPT_TOKENS = 7
 
 
 class Death(Enum):
-    """What happens after some pieces."""
+    """Action after some pieces."""
 
     NONE = 0
     RESET = 1
@@ -55,11 +55,11 @@ class WritingEngine(SocketWorker):
     """Use it as an async context manager.
 
     Attributes:
-        deaths: One for each request to come: after how many pieces, and how. Without one, it writes all.
-        got: Bodies, the oldest first.
-        status: Of answers to continuations; 200 to continue.
+        deaths: One for each request to come: its number of pieces and its kind. Without one, it writes all.
+        got: Bodies of requests, the oldest first.
+        status: Status of answers to continuations; 200 to continue.
         sglang: Role and counts as SGLang has them.
-        counts: Whether it knows counts in each chunk.
+        counts: True if it reports counts in each chunk.
         edits: Changes each chunk before it is sent.
     """
 
@@ -177,7 +177,7 @@ class WritingEngine(SocketWorker):
             writer.write(b"0\r\n\r\n")
             return True
         if death in (Death.RESET, Death.HOLD):
-            # What was written must have arrived: a reset discards it otherwise.
+            # The written bytes must have arrived: a reset discards them otherwise.
             await _settled(writer)
             sock: socket.socket = writer.get_extra_info("socket")
             sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
@@ -187,7 +187,7 @@ class WritingEngine(SocketWorker):
 async def _settled(writer: asyncio.StreamWriter) -> None:
     """Wait until the peer's kernel has all that was written."""
     sock = writer.get_extra_info("socket")
-    while (  # noqa: ASYNC110 - the kernel's state, which nobody signals
+    while (  # noqa: ASYNC110 - the kernel's state, without a signal
         writer.transport.get_write_buffer_size()
         or struct.unpack("i", fcntl.ioctl(sock.fileno(), termios.TIOCOUTQ, b"\0\0\0\0"))[0]
     ):

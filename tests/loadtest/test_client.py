@@ -25,7 +25,7 @@ class Received:
 
 @dataclass
 class ScriptedServer:
-    """What the server saw, and where it is."""
+    """Requests that the server received, and its address."""
 
     url: str = ""
     received: list[Received] = field(default_factory=list)

@@ -1,4 +1,4 @@
-"""Errors of the subcommands are told in one line."""
+"""Errors of the subcommands are one line."""
 
 import pytest
 

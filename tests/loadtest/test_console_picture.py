@@ -1,4 +1,4 @@
-"""The console's picture: it says what it needs. The run itself is `make console-picture`."""
+"""The console's picture: it names its requirements. The run itself is `make console-picture`."""
 
 import sys
 

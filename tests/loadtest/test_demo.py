@@ -1,4 +1,4 @@
-"""The demo's command line and what it prints; `tests/integration/test_demo.py` runs it."""
+"""The demo's command line and its output; `tests/integration/test_demo.py` runs it."""
 
 import argparse
 import asyncio

@@ -1,4 +1,4 @@
-"""The yardstick: what one infinite cache would have reused, counted by hand."""
+"""The yardstick: reuse of one infinite cache, counted by hand."""
 
 from loadtest.ideal import IdealCache
 

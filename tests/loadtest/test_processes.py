@@ -106,7 +106,7 @@ async def test_a_child_does_not_outlive_an_owner_that_was_killed(tmp_path: Path)
     await owner.wait()
 
     async with asyncio.timeout(60):
-        while await answers(url):  # noqa: ASYNC110 - nobody tells
+        while await answers(url):  # noqa: ASYNC110 - there is no signal
             await asyncio.sleep(0.02)
 
 

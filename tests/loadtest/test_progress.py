@@ -13,7 +13,7 @@ from loadtest.report import Tally
 
 async def wait_for(text: str, file: io.StringIO) -> None:
     async with asyncio.timeout(60):
-        while text not in file.getvalue():  # noqa: ASYNC110 - the console tells nobody
+        while text not in file.getvalue():  # noqa: ASYNC110 - a console has no signal
             await asyncio.sleep(0.005)
 
 

@@ -120,7 +120,7 @@ async def test_a_failed_turn_ends_its_session_and_the_rest_counts_as_unsent() ->
 
 
 async def test_turns_of_a_session_alternate_between_the_replicas_unless_they_stick_to_one() -> None:
-    """Two engines without a gateway: the third turn meets what the first left, the second meets nothing."""
+    """Two engines without a gateway: the third turn meets the first one's blocks, the second meets none."""
     scripts: list[Script] = [session for session in agent_sessions(QUICK, 3) if session.turn_count >= 3][:1]
 
     async with engines(2) as urls:

@@ -1,4 +1,4 @@
-"""What a demo replays, and on which engines."""
+"""Requests that a demo replays, and its engines."""
 
 import json
 from pathlib import Path
@@ -44,7 +44,7 @@ def test_an_empty_window_is_an_error_that_names_it(trace: Path) -> None:
 
 @pytest.mark.parametrize("engine", [AGENT_ENGINE, TRACE_ENGINE])
 def test_the_flags_of_an_engine_describe_it_completely(engine: object) -> None:
-    """Whatever a scenario sets must reach the child process, so parsing the flags gives the engine back."""
+    """Every setting of a scenario must reach the child process, so parsed flags give the engine back."""
     assert engine in (AGENT_ENGINE, TRACE_ENGINE)
     settings = AGENT_ENGINE if engine is AGENT_ENGINE else TRACE_ENGINE
     parsed = vars(_parser().parse_args(engine_flags(settings)))

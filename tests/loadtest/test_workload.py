@@ -97,7 +97,7 @@ def test_sessions_of_one_application_share_system_prompt_and_tools() -> None:
 
 
 def test_the_working_set_exceeds_one_engine_and_fits_four() -> None:
-    """The demo's engines hold 280,000 tokens each (`loadtest.demo`): what the comparison rests on."""
+    """The demo's engines hold 280,000 tokens each (`loadtest.demo`): the comparison rests on that."""
     last = [play(session)[-1] for session in agent_sessions(WorkloadShape(), 1)]
     applications = {turn.prompt[:4000]: 0 for turn in last}
 

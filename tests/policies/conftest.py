@@ -1,4 +1,4 @@
-"""Builders of what policies see: one request, and candidates given by the columns that matter."""
+"""Builders of the inputs of policies: one request, and candidates given by the columns that matter."""
 
 from collections.abc import Callable, Sequence
 from typing import Any

@@ -1,7 +1,7 @@
 """The fold beside its definition: any order, any repetition, a gap mended by a snapshot: the same decisions.
 
-The world is small, so that times tie and subjects meet. What a log really looks like, with replicas
-that die and snapshots that take time, is `test_replication`.
+The world is small, so that times tie and subjects meet. `test_replication` has a realistic log, with replicas
+that die and snapshots that take time.
 """
 
 from random import Random
@@ -116,7 +116,7 @@ def made(kind: str, number: int, tick: int) -> Op:
 
 
 def vector(replica: str, tick: int) -> LoadVector:
-    """What a replica has in flight at a moment, some of it at one of the workers."""
+    """Requests of a replica in flight at a moment, some of them at one of the workers."""
     numbers = (1 + tick) * 200_000, 1 + tick % 2, 300, 2 + tick, 900, tick * 70_000, 300_000, 500, 90_000
     row = packed(numbers if tick != 3 else [0] * len(numbers))
     return LoadVector(replica, START_US + tick * TICK_US + 1, (WORKERS[tick % 2],), row, full=tick % 3 == 1)
@@ -163,10 +163,10 @@ def test_any_order_and_any_repetition_mean_the_same(drawn: list[Drawn], random: 
 def as_logged(drawn: list[Drawn]) -> list[Op]:
     """An order in which replicas could have said it: a request is placed first, and its end is its last word.
 
-    What comes again because an acknowledgement was lost comes again with all that followed. No first token is
-    said of a request that was given up: a snapshot does not know such a request, so who starts from it
-    cannot tell whose prefill is over, and is a little wrong about one backlog until that worker's next. For
-    the same reason a renewed reservation says its first token again.
+    An entry whose acknowledgement was lost comes again with all that followed. No first token is published of
+    a request that was given up: a snapshot does not know such a request, so a replica that starts from it
+    cannot tell which prefill is over, and is a little wrong about one backlog until that worker's next. For
+    the same reason a renewed reservation publishes its first token again.
     """
     placed: dict[int, Placed] = {}
     waited: set[int] = set()
@@ -208,7 +208,7 @@ def as_logged(drawn: list[Drawn]) -> list[Op]:
 
 @given(drawn_ops, st.integers(0, 30), st.integers(0, 30), st.integers(0, 8))
 def test_a_snapshot_mends_a_gap(drawn: list[Drawn], read: int, covered: int, ticks: int) -> None:
-    """One knows the beginning and all of its own, then what a snapshot covers, then reads on behind that."""
+    """One replica knows the beginning and all of its own, then a snapshot, then the log behind that."""
     ops = STATIC + as_logged(drawn)
     now_us = START_US + ticks * TICK_US
     own = [op for op in ops if getattr(op, "replica", "") == "one"]

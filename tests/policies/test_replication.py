@@ -1,9 +1,9 @@
 """Replicas that place, forget, fall behind, die and come back agree with each other and with a naive fold.
 
-The machine draws what happens; `fakes.simulated_replicas` is the protocol and `fakes.naive_fold` the meaning.
-After every step whoever has read again what it once knew must agree with its own naive fold in everything
-a decision can see. At the end all read everything: then all agree, and when all requests have ended nothing
-is reserved.
+The machine draws events; `fakes.simulated_replicas` is the protocol and `fakes.naive_fold` the meaning.
+After every step a replica that has read again all that it once knew must agree with its own naive fold in
+everything a decision can see. At the end all read everything: then all agree, and when all requests have
+ended nothing is reserved.
 
 To run it for long: ``python -m pytest tests/policies/test_replication.py --hypothesis-profile=deep
 --timeout=0``.
@@ -50,13 +50,13 @@ TTL_US = 3 * SECOND
 NAMES = ("one", "two", "three")
 
 MEMORY_US = 28 * SECOND
-"""All that happens, happens within what is remembered of ended requests (`FleetRules.memory_s`)."""
+"""All events are within the memory of ended requests (`FleetRules.memory_s`)."""
 
 counts = st.integers(1, 5) | st.just(1_000)
 
 
 def reservations(fleet: FleetState) -> list[tuple[float, ...]]:
-    """The sums of what is in flight, by slot: as kept, and added up anew."""
+    """The sums of the requests in flight, by slot: as kept, and computed again."""
     loads = fleet.loads
     columns = (loads.prefill_us, loads.prefill_tokens, loads.inflight_requests, loads.inflight_tokens)
     return [tuple(float(column[slot]) for column in columns) for slot in range(len(loads.prefill_us))]
@@ -81,7 +81,7 @@ class Replication(RuleBasedStateMachine):
             self._start(name)
             self.alive[name].flush()
 
-    # Who acts.
+    # Actors.
 
     def _start(self, name: str) -> None:
         self.now_us += 1_000  # later than the last word of its former life
@@ -141,7 +141,7 @@ class Replication(RuleBasedStateMachine):
             replica.flush()
 
     def _new_id(self) -> str:
-        """Ids that do not sort by time: the head is the oldest, whatever its name."""
+        """Ids that do not sort by time: the head is the oldest, by any id."""
         self.requests += 1
         return f"{self.requests * 7 % 10}-{self.requests}"
 
@@ -198,7 +198,7 @@ class Replication(RuleBasedStateMachine):
         if flush:
             replica.flush()
 
-    # Corrections, and what is learned.
+    # Corrections and lessons.
 
     @rule(
         number=st.integers(0, 2),
@@ -208,7 +208,7 @@ class Replication(RuleBasedStateMachine):
         ago_us=st.sampled_from((-1, 0, SECOND)),
     )
     def correct(self, number: int, kind: type, worker: str, prompt: str, ago_us: int) -> None:
-        """Say what a worker holds, or no longer holds."""
+        """Publish that a worker holds a prompt, or no longer holds it."""
         if kind is Insert:
             op: Op = Insert(worker, path(prompt), self.now_us, ago_us < 0)
         elif kind is Trim:
@@ -300,7 +300,7 @@ class Replication(RuleBasedStateMachine):
 
     @rule(number=st.integers(0, 2))
     def judge(self, number: int) -> None:
-        """Say of everybody whose heartbeat has expired that it left."""
+        """Publish that each replica with an expired heartbeat left."""
         replica = self._one(number)
         for name, beat_us in self.beats_us.items():
             if self.now_us - beat_us > TTL_US:
@@ -319,7 +319,7 @@ class Replication(RuleBasedStateMachine):
     @precondition(lambda self: len(self._awake()) < len(NAMES))
     @rule()
     def recover(self) -> None:
-        """Who slept wakes up, who died starts again."""
+        """Sleeping replicas wake up, dead ones start again."""
         for name in NAMES:
             if name not in self.alive:
                 self._start(name)
@@ -328,7 +328,7 @@ class Replication(RuleBasedStateMachine):
             self.alive[name].asleep = False
             self.beats_us[name] = self.now_us
 
-    # What must hold.
+    # Invariants.
 
     @invariant()
     def each_agrees_with_its_naive_fold(self) -> None:

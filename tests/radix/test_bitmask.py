@@ -1,4 +1,4 @@
-"""Bitmasks become rows of arrays the same way, whatever their number and size."""
+"""Bitmasks become rows of arrays the same way, for any number and size."""
 
 import numpy as np
 from hypothesis import given

@@ -1,4 +1,4 @@
-"""Prompt identity: what makes two prompts share blocks, and what keeps them apart."""
+"""Prompt identity: reasons for which two prompts share blocks, or do not."""
 
 import pytest
 from hypothesis import given

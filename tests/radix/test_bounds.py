@@ -1,4 +1,4 @@
-"""Bounds hold where they are used, and what is read leniently is never beyond them."""
+"""Bounds hold where they are used, and lenient reading never exceeds them."""
 
 import math
 
@@ -34,7 +34,7 @@ def test_a_computed_number_becomes_whole_and_bounded(value: float, rounded: int)
     ],
 )
 def test_a_whole_number_is_ascii_digits_within_bounds(text: str, number: int | None) -> None:
-    """``"²".isdigit()`` is true and ``int("²")`` raises; ``int("٣")`` is 3, which nobody means by it."""
+    """``"²".isdigit()`` is true and ``int("²")`` raises; ``int("٣")`` is 3, an unlikely meaning."""
     assert parsed_whole(text) == number
 
 

@@ -1,4 +1,4 @@
-"""The lazy heap: stale entries never change who goes first."""
+"""The lazy heap: stale entries never change the order of eviction."""
 
 from radix.eviction import HIGHEST, EvictionQueue, blocks_at_or_below
 from radix.node import Node

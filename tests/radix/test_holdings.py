@@ -1,4 +1,4 @@
-"""What is remembered of losses, and for how long."""
+"""Remembered losses, and the time for which they are remembered."""
 
 import pytest
 
@@ -14,7 +14,7 @@ ABC = b"".join(value.to_bytes(8, "little") for value in (11, 22, 33))
         (5, LOWEST, 3),
         (5, (4, -1, 99), 3),
         (5, (6, -9, 0), 0),
-        # Evicted at the same time: what is deeper than 2 blocks, and there all hashes up to the floor's.
+        # Evicted at the same time: blocks deeper than 2, and at that depth all hashes up to the floor's.
         (5, (5, -2, 21), 2),
         (5, (5, -2, 22), 1),
         (5, (5, -7, 22), 3),
@@ -55,7 +55,7 @@ def test_of_one_trim_too_many_the_older_half_goes() -> None:
 
 
 def test_trims_beyond_the_horizon_go_as_new_ones_come() -> None:
-    """One a second: what is remembered is what the horizon holds, though there is room for more."""
+    """One a second: the memory holds the losses within the horizon, though there is room for more."""
     holdings = Holdings()
     for second in range(500):
         holdings.remember_trim(second, second * 1_000_000, second * 1_000_000)

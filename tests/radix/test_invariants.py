@@ -1,4 +1,4 @@
-"""The checker notices what it is there to notice."""
+"""The checker notices each broken invariant."""
 
 from collections.abc import Callable
 

@@ -1,4 +1,4 @@
-"""One worker's match is its row of the column, however many workers part from the path and where."""
+"""One worker's match is its row of the column, for any number of workers that leave the path, anywhere."""
 
 import pytest
 

@@ -49,7 +49,7 @@ def test_a_reach_counts_only_while_the_block_before_it_is_held() -> None:
 
     assert safe(tree, "abcdefg") == [0]
     apply(tree, Insert("w", path_of("abc"), 40, end=False), 0)
-    assert safe(tree, "abcdefg") == [0]  # the older reach went with what the worker lost
+    assert safe(tree, "abcdefg") == [0]  # the older reach went with the lost blocks
 
 
 def test_an_end_that_is_gone_takes_its_reach_along() -> None:
@@ -86,7 +86,7 @@ def test_a_slot_that_is_used_again_has_no_reaches() -> None:
 def test_reaches_commute_repeat_and_agree_with_a_naive_map(
     noted: list[tuple[int, str, int, int]], chance: random.Random
 ) -> None:
-    """Of each worker and block the newest counts, of equally new ones the longest."""
+    """The newest of each worker and block counts, the longest of equally new ones."""
     naive: dict[tuple[int, str], tuple[int, int]] = {}
     for slot, text, at_us, blocks in noted:
         naive[slot, text] = max(naive.get((slot, text), (-1, 0)), (at_us, blocks))

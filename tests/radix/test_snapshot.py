@@ -133,7 +133,7 @@ def integers(*numbers: int) -> bytes:
 
 
 def test_the_sound_snapshot_has_two_rows_and_three_holders() -> None:
-    """So that what is changed below is wrong for the reason given there."""
+    """The changes below are thus wrong for the reason given there."""
     page = SOUND.pages[0]
     assert (page.sizes, page.holders, page.slots) == (integers(2, 1), integers(2, 1), integers(0, 1, 1))
     assert page.ends == words(0, 0, 2, 1, 1, 1, 1, 2)

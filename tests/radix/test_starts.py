@@ -1,4 +1,4 @@
-"""What all prompts share that begin alike."""
+"""The common start of prompts."""
 
 from radix import CommonStart, PrefixTree, SharedStart, chain_bytes, common_start, shared_start
 from radix.blocks import words_of

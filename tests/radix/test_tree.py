@@ -425,7 +425,7 @@ def test_a_session_that_grows_on_one_worker_is_one_node() -> None:
 
 
 def test_a_shared_run_whose_end_workers_lose_and_use_again_stays_one_node() -> None:
-    """More holders than are compared at every use: whoever comes back last joins what was divided."""
+    """More holders than are compared at every use: the last to come back joins the divided nodes."""
     workers = range(2 * JOINED_HOLDERS_MAX)
     tree = tree_of([Insert(str(worker), path("abcdefgh"), 1) for worker in workers])
     for at_us, lost in enumerate(("abcdefgh", "abcdef", "abcd"), 2):
@@ -486,7 +486,7 @@ def test_a_late_insert_below_a_trimmed_block_keeps_only_what_is_above() -> None:
 
 
 def test_an_end_that_is_gone_takes_no_block_with_it() -> None:
-    """Worker 0 could go on from 2, 3 and 4 blocks; 3 and 4 are gone, whoever says otherwise late."""
+    """Worker 0 could go on from 2, 3 and 4 blocks; 3 and 4 are gone, despite older words that come late."""
     tree = tree_of(
         [
             EndGone("0", path("abcd"), 10, ends=2),
@@ -511,7 +511,7 @@ def test_the_tail_of_the_oldest_run_is_evicted_first() -> None:
 
 
 def test_a_full_tree_takes_the_oldest_blocks_from_all_their_holders() -> None:
-    """Room for 4 blocks: abc, last used at 2 by anybody, makes room for wxyz, used at 3."""
+    """Room for 4 blocks: abc, last used at 2 by any worker, makes room for wxyz, used at 3."""
     tree = tree_of(
         [Insert("0", path("abc"), 1), Insert("1", path("abc"), 2), Insert("2", path("wxyz"), 3)], blocks_max=4
     )

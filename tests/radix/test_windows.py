@@ -71,7 +71,7 @@ def test_a_windows_safe_length_is_the_longest_whose_window_is_valid(
 def test_with_no_end_below_the_match_the_last_end_is_the_safe_length(
     matched: int, ends: list[int], tokens: int
 ) -> None:
-    """What lets the tree leave windows out of its walk."""
+    """This lets the tree leave windows out of its walk."""
     ends = [end for end in ends if end <= matched]
 
     assert safe_blocks(matched, ends, window(tokens), B) == max(ends, default=0)

@@ -1,9 +1,9 @@
 """Host memory for a vLLM on CPUs: its own offloading, with a copy of ours; loaded inside the engine.
 
 vLLM (0.32) offers `OffloadingConnector` for CUDA and XPU alone: `CPUOffloadingSpec.get_worker` refuses
-others, and its copies are DMA on streams (``v1/kv_offload/cpu/spec.py``, ``gpu_worker.py``). What is stored,
-found, loaded, evicted and published is decided in its scheduler, which does not care. So only the copy is
-replaced, through the door for specs of others (``v1/kv_offload/factory.py``):
+others, and its copies are DMA on streams (``v1/kv_offload/cpu/spec.py``, ``gpu_worker.py``). The scheduler
+decides which blocks are stored, found, loaded, evicted and published, on any device. So only the copy is
+replaced, through vLLM's extension point for other specs (``v1/kv_offload/factory.py``):
 
     PYTHONPATH=tests/fakes/inside_vllm vllm serve ... --kv-transfer-config '{
         "kv_connector": "OffloadingConnector", "kv_role": "kv_both", "kv_connector_extra_config": {

@@ -14,7 +14,7 @@ PER_WORKER = {"split": 30, "replica gone, 5,000 in flight": 8}
 
 @pytest.mark.parametrize("name", STEPS)
 def test_a_step_does_not_grow_with_the_fleet(name: str) -> None:
-    """Of several calls the least and the greatest count: what is done now and then does not grow either."""
+    """The least and the greatest of several calls count: rare work does not grow either."""
     few, many = (
         sorted(bytecodes(lambda step=step, number=number: step(number)) for number in range(1, 6))
         for step in (STEPS[name](100), STEPS[name](800))

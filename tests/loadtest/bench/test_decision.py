@@ -1,4 +1,4 @@
-"""The benchmark of decisions and of the queue measures what it says, on a small scale."""
+"""The benchmark of decisions and of the queue measures its figures, on a small scale."""
 
 from loadtest.bench import decision as bench
 from policies import Finished, FirstToken, Placed

@@ -1,4 +1,4 @@
-"""The engine of the benchmark of KV events tells of a cache that is full."""
+"""The engine of the benchmark of KV events reports a full cache."""
 
 from random import Random
 

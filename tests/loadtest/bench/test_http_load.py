@@ -1,4 +1,4 @@
-"""A load sees what is wrong with an answer; the right ones come from `loadtest.bench.mock_engine` itself."""
+"""A load detects faults of an answer; the right answers come from `loadtest.bench.mock_engine` itself."""
 
 import asyncio
 import contextlib

@@ -1,4 +1,4 @@
-"""The benchmark of following KV events measures what it says, on a small scale."""
+"""The benchmark of following KV events measures its figures, on a small scale."""
 
 from random import Random
 

@@ -73,7 +73,7 @@ def test_every_row_has_a_cell_for_every_head() -> None:
 
 
 def test_conversations_grow_and_begin_anew_with_shared_blocks() -> None:
-    """They begin with 50 blocks, add 3 a turn, and begin anew when 30 have been added."""
+    """They begin with 50 blocks, add 3 a turn, and start over when 30 have been added."""
     conversations = Conversations(50)
     turns = GROWTH_BLOCKS // TURN_BLOCKS + 1
     paths = [conversations.placed(turn * CONVERSATIONS, "r", 1).paths[0] for turn in range(turns)]

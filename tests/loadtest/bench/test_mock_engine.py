@@ -1,4 +1,4 @@
-"""What the mock engines promise; how their answers look is checked with `loadtest.bench.http_load`."""
+"""Promises of the mock engines; `loadtest.bench.http_load` checks the form of their answers."""
 
 import json
 

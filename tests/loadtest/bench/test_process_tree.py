@@ -1,4 +1,4 @@
-"""What is told of processes is true of one that this test starts."""
+"""Facts about processes are true of one that this test starts."""
 
 import asyncio
 import os

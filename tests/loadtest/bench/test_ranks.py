@@ -1,4 +1,4 @@
-"""The comparison of who chooses ranks, on a small workload."""
+"""The comparison of ways to choose ranks, on a small workload."""
 
 import pytest
 

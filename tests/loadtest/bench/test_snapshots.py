@@ -1,4 +1,4 @@
-"""The benchmark of snapshots measures what it says, on a small scale."""
+"""The benchmark of snapshots measures its figures, on a small scale."""
 
 import asyncio
 import time

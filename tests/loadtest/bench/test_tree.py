@@ -1,4 +1,4 @@
-"""The benchmark of the tree measures what it says, on a small scale."""
+"""The benchmark of the tree measures its figures, on a small scale."""
 
 from loadtest.bench import tree as bench
 from radix import chain_bytes

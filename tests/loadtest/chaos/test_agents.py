@@ -1,4 +1,4 @@
-"""Every byte of an answer is known beforehand, so whatever is wrong with one is told."""
+"""Every byte of an answer is known beforehand, so every fault of an answer is reported."""
 
 import asyncio
 from dataclasses import replace

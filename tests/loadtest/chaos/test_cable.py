@@ -1,4 +1,4 @@
-"""What a cable does to packets, by the ports they go to or come from."""
+"""Effects of a cable on packets, by their source or destination port."""
 
 import asyncio
 import contextlib

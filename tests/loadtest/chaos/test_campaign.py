@@ -1,4 +1,4 @@
-"""The load is what the machine can do. Whole runs are in ``tests/chaos/test_chaos.py``."""
+"""The load is the machine's capacity. Whole runs are in ``tests/chaos/test_chaos.py``."""
 
 import httpx
 import pytest

@@ -1,4 +1,4 @@
-"""The crowd sends what it says, at the rate it says, and accounts for every request."""
+"""The crowd sends the planned requests, at the planned rate, and accounts for every one."""
 
 import asyncio
 from collections import Counter

@@ -1,4 +1,4 @@
-"""Each kind strikes and mends something that is there; and mends it whatever happens meanwhile."""
+"""Each kind of fault strikes and mends an existing target, and mends it despite errors in between."""
 
 import contextlib
 import json
@@ -27,7 +27,7 @@ ENGINE_FAULTS = (
 
 @pytest.fixture
 async def testbed(tmp_path: Path) -> AsyncIterator[ChaosStage]:
-    """Nothing of it runs but what a test starts."""
+    """Only the processes that a test starts run."""
     made = ChaosStage(tmp_path, standing(EngineSettings()))
     yield made
     await made.control.aclose()

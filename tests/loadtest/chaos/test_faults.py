@@ -12,7 +12,7 @@ from loadtest.chaos.faults import SLOW_S
 
 
 async def writes(stage: Stage) -> bool:
-    """Whether a client that is used to a fast server gets a write through."""
+    """True if a client that is used to a fast server gets a write through."""
     never = Retry(NoBackoff(), 0)
     async with Redis.from_url(stage.url, socket_timeout=SLOW_S * 0.8, retry=never, protocol=2) as client:
         try:

@@ -1,4 +1,4 @@
-"""What is left is told by name, and waited for."""
+"""Leftovers are reported by name, and waited for."""
 
 from typing import Any
 

@@ -1,4 +1,4 @@
-"""What the command line plans without running anything."""
+"""Plans of the command line, without running anything."""
 
 import pytest
 

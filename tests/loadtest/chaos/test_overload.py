@@ -1,4 +1,4 @@
-"""The plan is a play of the right size, and the tables show what was seen."""
+"""The plan is a play of the right size, and the tables show the observations."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""Each promise is broken by what breaks it, and by nothing else."""
+"""Each promise is broken by the fault that breaks it, and by no other."""
 
 import math
 from dataclasses import replace
@@ -125,7 +125,7 @@ def test_long_prompts_and_what_the_machine_made_late_are_no_sign_of_pressure() -
 
 
 def test_shares_are_of_what_tenants_ask_for_and_the_rest_is_divided_again() -> None:
-    """Of 70, 10 are all that one asks for; the other 60 are divided as 2 to 1."""
+    """One tenant asks for 10 of the 70 only; the other 60 are divided as 2 to 1."""
     asked = {"modest": 10.0, "two": 100.0, "one": 100.0, "silent": 0.0}
     weights = {"modest": 4.0, "two": 2.0, "one": 1.0, "silent": 9.0}
     assert divided(70.0, asked, weights) == {"modest": 10.0, "two": 40.0, "one": 20.0}
@@ -155,7 +155,7 @@ def test_a_tenant_beyond_its_limit_is_seen_in_any_minute_of_the_run() -> None:
 
 
 def test_what_classes_get_is_not_a_matter_of_tenants() -> None:
-    """The urgent class gets all it asks for, whose ever it is; the shares are within classes."""
+    """The urgent class gets all it asks for, for any tenants; the shares are within classes."""
     more = [
         replace(served("overload", 10.0 + n / 10, priority=priority), tenant=tenant)
         for n in range(100)

@@ -11,7 +11,7 @@ from loadtest.chaos.sites import SitesPlan
 
 
 def test_cpu_is_of_replicas_that_lived_through_a_scene() -> None:
-    """Of two replicas one began another life: its CPU and its requests say nothing."""
+    """One of two replicas began another life: its CPU and its requests say nothing."""
     began = Reading(0.0, 0.0, {("r1", 1): 1.0, ("r2", 1): 5.0}, {"r1": 10, "r2": 10})
     ended = Reading(9.0, 0.0, {("r1", 1): 1.5, ("r2", 2): 0.1}, {"r1": 110, "r2": 90})
     seen = Seen(OverloadPlan().play, readings=[began, ended, replace(ended, at_s=10.0)])

@@ -1,4 +1,4 @@
-"""What every play promises is broken by what breaks it, and a stage that fails to come up is told."""
+"""Each promise of every play is broken by a run that breaks it; a stage that fails to come up is reported."""
 
 from dataclasses import replace
 

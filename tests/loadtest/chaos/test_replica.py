@@ -1,4 +1,4 @@
-"""What is compared of replicas, and that a difference is found."""
+"""Comparisons of replicas; a difference is found."""
 
 import json
 from collections.abc import Iterator
@@ -12,7 +12,7 @@ from loadtest.chaos import Decision, Replica, disagreements, settled
 
 
 class Answers:
-    """What one replica would say."""
+    """Answers of one replica."""
 
     def __init__(self) -> None:
         self.status = 200

@@ -1,4 +1,4 @@
-"""The report tells everything that counts, and nothing that a browser would run."""
+"""The report shows everything that counts, and nothing that a browser would run."""
 
 import json
 from collections import Counter

@@ -1,4 +1,4 @@
-"""A plan is a function of its seed, and keeps apart what would hide what it breaks."""
+"""A plan is a function of its seed, and separates strikes that would hide each other."""
 
 import itertools
 from collections import Counter

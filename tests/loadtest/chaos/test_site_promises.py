@@ -1,4 +1,4 @@
-"""Each promise is broken by what breaks it, and by nothing else."""
+"""Each promise is broken by the fault that breaks it, and by no other."""
 
 from dataclasses import replace
 from typing import Any
@@ -59,7 +59,7 @@ def stats(**requests: int) -> dict[tuple[str, int], dict[str, int]]:
 
 
 def link(*seconds: tuple[int, float]) -> Any:
-    """What a link tells that was made at 5 s, and sent so much in a tenth of these seconds."""
+    """Report of a link made at 5 s that sent these bytes in a tenth of these seconds."""
     return {
         "arrived": 50,
         "pulled": [],

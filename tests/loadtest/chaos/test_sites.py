@@ -1,4 +1,4 @@
-"""What stands where, and the tables show what was seen."""
+"""Workers stand at their sites, and the tables show the observations."""
 
 from typing import Any
 

@@ -1,4 +1,4 @@
-"""Only the wall clock steps, and only when it is told to."""
+"""Only the wall clock steps, and only on command."""
 
 import subprocess
 import sys

@@ -1,4 +1,4 @@
-"""The network that fails on purpose does what it says."""
+"""The network that fails on purpose fails as ordered."""
 
 import asyncio
 import contextlib
@@ -14,7 +14,7 @@ Dial = Callable[[], Awaitable[tuple[asyncio.StreamReader, asyncio.StreamWriter]]
 
 @pytest.fixture
 async def echo() -> AsyncIterator[tuple[str, int]]:
-    """A server that sends back what it gets."""
+    """A server that echoes."""
 
     async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         with contextlib.suppress(OSError):
@@ -36,7 +36,7 @@ async def proxy(echo: tuple[str, int]) -> AsyncIterator[TcpProxy]:
 
 @pytest.fixture
 async def dial(proxy: TcpProxy) -> AsyncIterator[Dial]:
-    """Connects to the proxy; what it opened is closed in the end."""
+    """Connects to the proxy; closes its connections in the end."""
     writers = []
 
     async def connect() -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:

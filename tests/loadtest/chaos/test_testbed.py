@@ -1,4 +1,4 @@
-"""Names, roles and addresses stay; what is started ends."""
+"""Names, roles and addresses stay; all started processes end."""
 
 import asyncio
 import json

@@ -1,4 +1,4 @@
-"""Each promise is broken by what breaks it, and excused by what may."""
+"""Each promise is broken by its fault, and excused by its excuses."""
 
 from collections import Counter
 

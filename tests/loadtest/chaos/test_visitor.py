@@ -19,7 +19,7 @@ def answer(body: bytes, status: bytes = b"200 OK", more: bytes = b"") -> bytes:
 
 @contextlib.asynccontextmanager
 async def saying(data: bytes, *, hang: bool = False) -> AsyncIterator[str]:
-    """A server that says this to whoever asks, and then hangs or closes."""
+    """A server that sends these bytes to every client, and then hangs or closes."""
     stay = asyncio.Event()
 
     async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:

@@ -1,4 +1,4 @@
-"""What engines wrote down is read once, in whole lines."""
+"""Records of the engines are read once, in whole lines."""
 
 from pathlib import Path
 

@@ -1,4 +1,4 @@
-"""Suites of other routers: how they are found, and what starts in their router's place."""
+"""Suites of other routers: how they are found, and the gateway in their router's place."""
 
 import json
 import os
@@ -13,7 +13,7 @@ from loadtest.conformance.suites import LAUNCHERS, SuiteMissing, environment, la
 
 @pytest.mark.parametrize("name", LAUNCHERS)
 def test_a_shim_passes_a_command_line_on_as_it_is(tmp_path: Path, name: str) -> None:
-    """What it starts is a program that prints its arguments."""
+    """It starts a program that prints its arguments."""
     program = tmp_path / "program"
     program.write_text(f"#!{sys.executable}\nimport json, sys\nprint(json.dumps(sys.argv[1:]))\n")
     program.chmod(0o755)

@@ -17,7 +17,7 @@ FAST: dict[str, Any] = {
 
 @pytest.fixture
 async def start() -> AsyncIterator[Callable[..., Awaitable[tuple[EmulatedEngine, httpx.AsyncClient]]]]:
-    """Starts engines that are fast unless told otherwise; gives each with a client for it."""
+    """Starts engines that are fast by default; gives each with a client for it."""
     async with AsyncExitStack() as stack:
 
         async def start_one(**settings: Any) -> Any:

@@ -1,4 +1,4 @@
-"""The emulated encoder does what SGLang's does, as far as a gateway sees it."""
+"""The emulated encoder behaves as SGLang's, as far as a gateway sees it."""
 
 from collections.abc import AsyncIterator
 

@@ -1,4 +1,4 @@
-"""Engines on real sockets: what a client of the whole engine sees."""
+"""Engines on real sockets, as a client of the whole engine sees them."""
 
 import asyncio
 import json
@@ -45,7 +45,7 @@ def events(text: str) -> Any:
 async def read_into(pieces: list[bytes], client: httpx.AsyncClient, body: Any) -> None:
     async with client.stream("POST", "/v1/chat/completions", json=body) as answer:
         async for data in answer.aiter_bytes():
-            pieces.append(data)  # noqa: PERF401 - what came before it broke is kept
+            pieces.append(data)  # noqa: PERF401 - the pieces before the break are kept
 
 
 async def until(condition: Any) -> None:
@@ -81,7 +81,7 @@ async def test_a_full_cache_forgets_the_oldest_conversation(start: Any) -> None:
     gone = await client.post("/v1/completions", json=body | {"prompt": prompts[0]})
 
     assert cached(kept) == 992
-    # The tail of the oldest made room; what it lost was no more than needed.
+    # The tail of the oldest made room; it lost no more than needed.
     assert cached(gone) < 992
 
 
@@ -185,7 +185,7 @@ async def test_a_client_that_leaves_frees_its_place_at_once(start: Any, dialect:
 
 
 async def test_a_slow_reader_costs_no_memory_and_loses_nothing(start: Any) -> None:
-    """The answer is some 6 MB of events, far above what sockets buffer; nobody reads for a while."""
+    """The answer is some 6 MB of events, far above what sockets buffer; the client pauses its reading."""
     engine, client = await start(tpot_ms=0.01, emit_interval_ms=0.0, max_model_len=10**6)
     body = chat(user("x"), stream=True, max_tokens=20_000, stream_options={"include_usage": True})
     async with client.stream("POST", "/v1/chat/completions", json=body) as stream:

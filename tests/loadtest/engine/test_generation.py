@@ -1,4 +1,4 @@
-"""What goes to the socket, and when; the socket is a fake that can be told to block."""
+"""Bytes on the socket, and their times; the socket is a fake that a test can block."""
 
 from typing import Any
 
@@ -142,7 +142,7 @@ def test_a_job_that_fails_ends_the_request_with_its_error(answer: Any) -> None:
 def test_a_stream_that_fails_before_its_first_token_may_open_first(
     answer: Any, opens: bool, before: bytes
 ) -> None:
-    """As chat streams of vLLM 0.32 do."""
+    """Chat streams of vLLM 0.32 open first."""
     generation, (job,) = begin(answer, stream=True, opens=opens)
     answer.streaming = True
     generation.failed(job, 500, "no KV")

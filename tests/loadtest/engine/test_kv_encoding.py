@@ -1,4 +1,4 @@
-"""What subscribers of the real engines would read: decoded with structures like theirs, and recorded maps."""
+"""Events as subscribers of the real engines read them: decoded by similar structures and recorded maps."""
 
 from typing import Any
 
@@ -28,7 +28,7 @@ IDS = list(range(100, 100 + 6 * BLOCK + 3))
 
 
 class Event(msgspec.Struct, array_like=True, tag=True):
-    """As in SGLang's disaggregation/kv_events.py, which its routers decode with."""
+    """A structure of SGLang's disaggregation/kv_events.py, with which its routers decode."""
 
 
 class BlockStored(Event):
@@ -114,7 +114,7 @@ def test_vllm_tells_a_span_with_unsigned_hashes() -> None:
 
 
 def test_a_window_lists_fewer_hashes_than_its_tokens_span() -> None:
-    """As seen on vLLM 0.32: the span and its parent are those of the full group, the hashes the kept ones."""
+    """Seen on vLLM 0.32: the span and its parent are those of the full group, the hashes the kept ones."""
     events = wire(VllmEncoding(BLOCK, [SWA, FULL, SWA]).events([stored((0, 4), swa=[(2, 4)])]))
 
     assert [event["group_idx"] for event in events] == [0, 1, 2]

@@ -1,4 +1,4 @@
-"""A subscriber that believes every event must know what the cache holds."""
+"""A subscriber that believes every event must know the contents of the cache."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -19,7 +19,7 @@ BLOCK = 2
 
 
 class Loop:
-    """Keeps what is to be called at the end of a turn."""
+    """Keeps the calls for the end of a turn."""
 
     def __init__(self) -> None:
         self.due: list[Callable[[], None]] = []
@@ -151,7 +151,7 @@ def test_an_index_made_from_events_knows_what_is_held(dialect: str, script: Any)
 
 
 def apply(event: Any, index: set[tuple[str, int]]) -> None:
-    """What a router does, with a check of every position that it can know."""
+    """Apply an event as a router does, and check every position that it can know."""
     if isinstance(event, dict):
         fields = event
     else:

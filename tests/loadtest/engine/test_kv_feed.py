@@ -1,4 +1,4 @@
-"""KV events of whole engines on real sockets: what a router would learn from them."""
+"""KV events of whole engines on real sockets, as a router would learn them."""
 
 import asyncio
 from collections.abc import AsyncIterator
@@ -158,7 +158,7 @@ async def test_an_engine_that_crashed_begins_anew_on_the_same_ports(start: Any, 
                 break
             except OSError:
                 pass
-            except Exception:  # noqa: BLE001 - whatever httpx says of a closed port
+            except Exception:  # noqa: BLE001 - httpx has several errors for a closed port
                 await asyncio.sleep(0.01)
 
     assert engine.feed.settings == before

@@ -1,4 +1,4 @@
-"""Sums that must hold whatever the counts; the lines of whole engines are tested in test_metrics.py."""
+"""Sums that hold for any counts; test_metrics.py tests the lines of whole engines."""
 
 from typing import Any
 

@@ -141,6 +141,6 @@ async def test_an_endpoint_that_is_taken_is_told() -> None:
     with pytest.raises(OSError, match="KV events on"):
         KvPublisher(first.settings, replay_topic=False)
     first.close()
-    # The port is free again, and the sequence begins anew.
+    # The port is free again, and the sequence starts over.
     second = KvPublisher(first.settings, replay_topic=False)
     second.close()

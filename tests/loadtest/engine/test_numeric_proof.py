@@ -5,12 +5,12 @@ full attention, sliding-window attention (query ``i`` sees keys ``i - W < j <= i
 positions) and gated linear attention (one recurrent state). Everything is float64, so "equal" has a tolerance
 that arithmetic order explains (``SAME``) and "different" one that it cannot (``DIFFERENT``).
 
-A worker's memory is played as engines use it: a slot that is freed is *reused*, that is, filled with the
-keys and values of somebody else's prompt. So reuse at a boundary is exact only if nothing that was freed is
-read, and `radix.safe_blocks` has to name exactly the longest such boundary: a shorter one would waste
-prefill, a longer one is a pseudo-hit and a wrong answer (MiMo-V2.5 paper, arXiv:2607.13095, 3.1.3; SGLang
+A worker's memory is played as engines use it: a slot that is freed is *reused*, that is, filled with the keys
+and values of another prompt. So reuse at a boundary is exact only if no freed slot is read, and
+`radix.safe_blocks` has to name exactly the longest such boundary: a shorter one would waste prefill, a longer
+one is a pseudo-hit and a wrong answer (MiMo-V2.5 paper, arXiv:2607.13095, 3.1.3; SGLang
 ``mem_cache/swa_radix_cache.py``; for states PrfaaS, arXiv:2604.15039, 3.2). The engine model has to keep the
-same promise, whatever it evicted before: what it says a request reuses gives the answer of a full run.
+same promise after any eviction: the prefix that it reports as reused gives the answer of a full run.
 """
 
 from dataclasses import dataclass
@@ -62,7 +62,7 @@ class Layer:
 
 @dataclass
 class Memory:
-    """What a worker holds of one sequence: per layer keys, values and (linear) states, by position."""
+    """KV of one sequence on a worker: per layer keys, values and (linear) states, by position."""
 
     keys: list[Array]
     values: list[Array]
@@ -70,7 +70,7 @@ class Memory:
 
 
 class Transformer:
-    """A hybrid decoder with random weights; `run` continues a sequence from what a memory holds of it."""
+    """A hybrid decoder with random weights; `run` continues a sequence from the memory of it."""
 
     def __init__(self, kind: str, window_tokens: int) -> None:
         rng = np.random.default_rng(7)
@@ -165,7 +165,7 @@ def some_tokens(seed: int, count: int) -> list[int]:
 
 
 def kept(transformer: Transformer, memory: Memory, ends: list[int], interval: int) -> Memory:
-    """What is left when the engine has released whatever lies outside the windows of the ends.
+    """Return the memory after the engine has released everything outside the windows of the ends.
 
     Windows and states stay at ends and at multiples of the interval; a freed slot belongs to another prompt.
     """
@@ -239,7 +239,7 @@ def test_the_safe_boundary_is_the_longest_one_from_which_outputs_equal_a_full_re
 def test_a_match_without_its_window_is_a_pseudo_hit(spoilt: str) -> None:
     """All tokens match and all full-attention KV is there; only the last W positions of windows are not.
 
-    Recomputing the window from its own tokens alone does not help: what a layer stored there depends on the
+    Recomputing the window from its own tokens alone does not help: a layer's KV there depends on the
     layers below, which looked further back.
     """
     transformer = model("sliding_window", 8)
@@ -281,7 +281,7 @@ def test_a_linear_state_continues_exactly_where_it_was_taken_and_nowhere_else(
 def test_prefill_in_chunks_needs_no_more_than_a_window_of_the_chunks_before(
     window: int, cut: int, seed: int
 ) -> None:
-    """So an engine may release out-of-window KV at every chunk end, not only when the request ends."""
+    """An engine may release out-of-window KV at every chunk end, not only when the request ends."""
     transformer = model("sliding_window", window)
     prompt = some_tokens(seed, 32)
     _, first_chunk = transformer.run(prompt[:cut])
@@ -290,7 +290,7 @@ def test_prefill_in_chunks_needs_no_more_than_a_window_of_the_chunks_before(
 
 
 class Slots:
-    """The KV of one worker's blocks, by hash. What is left of it is what the cache's tree says is left."""
+    """The KV of one worker's blocks, by hash. The cache's tree decides which part is left."""
 
     def __init__(self, cache: KvCache, transformer: Transformer) -> None:
         self._cache = cache
@@ -306,7 +306,7 @@ class Slots:
             ]
 
     def read(self, blocks: bytes, tokens: int) -> Memory:
-        """KV of a sequence from what is held now; what is not is another prompt's."""
+        """KV of a sequence from the held blocks; the rest is another prompt's."""
         held: dict[str, set[bytes]] = {"full": set(), "window": set()}
         for node in self._cache.tree.nodes():
             hashes = [node.key[at : at + 8] for at in range(0, len(node.key), 8)]

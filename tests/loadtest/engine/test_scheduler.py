@@ -36,7 +36,7 @@ EXACT: dict[str, Any] = {
 
 
 class Recorder:
-    """A sink that notes what it is told, and when; also the observer."""
+    """A sink that notes its calls, and their times; also the observer."""
 
     def __init__(self, clock: VirtualClock) -> None:
         self.clock = clock
@@ -214,7 +214,7 @@ def test_tokens_due_within_the_emission_interval_come_as_one(bench: Any, clock: 
 
 
 def test_a_sink_that_does_not_stream_costs_no_event_per_token(bench: Any, clock: Any) -> None:
-    """Two prefills and two ends, whatever the length of the answers."""
+    """Two prefills and two ends, for answers of any length."""
     one = bench()
     for first_id in (1, 2):
         one.submit(900, output_tokens=10_000, first_id=first_id, stream=False)
@@ -326,7 +326,7 @@ def test_requests_wait_for_room_in_the_cache(bench: Any, clock: Any) -> None:
 
 
 def test_a_request_that_can_never_fit_is_refused_and_those_behind_it_go_on(bench: Any, clock: Any) -> None:
-    """It waits for the first one, and is refused when nobody else holds room."""
+    """It waits for the first one, and is refused when no other job holds room."""
     one = bench(cache_tokens=1500)
     one.submit(900, first_id=1)
     one.submit(1600, first_id=2)
@@ -358,7 +358,7 @@ def test_loading_from_the_host_hides_behind_the_step_that_needs_it(bench: Any, c
 
 
 def test_the_next_turn_finds_the_answer_in_the_cache(bench: Any, clock: Any) -> None:
-    """Of 40 + 9 tokens the last was never computed: 48 are 12 blocks."""
+    """The last of 40 + 9 tokens was never computed: 48 are 12 blocks."""
     one = bench()
     one.submit(40, output_tokens=9)
     clock.run()

@@ -42,7 +42,7 @@ def test_the_longest_context_fits_both_the_model_and_the_cache() -> None:
 
 @pytest.mark.parametrize("name", sorted(PROFILES))
 def test_settings_of_a_profile_build_the_engine_of_the_profile(name: str) -> None:
-    """What has a setting comes back as it went in, but for rounding; the rest is the profile's own."""
+    """Fields with a setting come back unchanged but for rounding; the rest is the profile's own."""
     built, profile = EngineSettings.of(name).engine(), PROFILES[name]
     for each in ("prefill", "decode"):
         prices, expected = (astuple(getattr(one, each))[:4] for one in (built, profile))

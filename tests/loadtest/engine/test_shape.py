@@ -1,4 +1,4 @@
-"""The arithmetic of KV memory, checked against what papers publish."""
+"""The arithmetic of KV memory, checked against published papers."""
 
 import pytest
 

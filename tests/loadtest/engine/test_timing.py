@@ -48,7 +48,7 @@ def test_tokens_and_seconds_of_a_stretch_are_inverse(
 
 
 def test_moving_layer_by_layer_hides_behind_computing() -> None:
-    """10 layers: what is shorter adds one tenth of itself to what is longer."""
+    """10 layers: the shorter time adds one tenth of itself to the longer."""
     assert pipelined_s(1.0, 0.5, 10) == pytest.approx(1.05)
     assert pipelined_s(0.5, 1.0, 10) == pytest.approx(1.05)
     assert pipelined_s(1.0, 0.5, 1) == pytest.approx(1.5)

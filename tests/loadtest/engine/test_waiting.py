@@ -1,4 +1,4 @@
-"""Who is next, among jobs that are only waited for."""
+"""The next of the jobs that wait."""
 
 from math import inf
 from types import SimpleNamespace
@@ -19,7 +19,7 @@ def queue(*jobs: Any, key: Any = None, **more: Any) -> WaitingJobs:
 
 
 def taken(waiting: WaitingJobs, room: int, now_s: float = 0.0) -> list[str]:
-    """Names of those admitted while there is room for so many."""
+    """Names of the jobs admitted while there is room for this number."""
     names = []
     for one in waiting.next(now_s):
         if len(names) == room:
@@ -37,7 +37,7 @@ def test_they_go_in_order_of_arrival_past_those_whose_prefetch_runs() -> None:
 
 
 def test_one_without_room_holds_up_those_behind_it() -> None:
-    """Whoever asks says by not removing a job that there was no room."""
+    """The caller leaves a job in the queue if there was no room for it."""
     for key in (None, lambda one: one.key):
         assert [one.name for one in queue(job("a"), job("b"), key=key).next(0.0)] == ["a"]
 
@@ -59,7 +59,7 @@ def test_beyond_128_keys_are_asked_of_the_first_ones_or_of_nobody() -> None:
 
 
 def test_it_knows_when_looking_again_makes_sense() -> None:
-    """Not at all if somebody waits for room: that will come from those who run."""
+    """Never if a job waits for room: room comes from the running jobs."""
     assert queue().ready_s(0.0) == inf
     assert queue(job("a", ready_s=7.0), job("b", ready_s=3.0)).ready_s(0.0) == 3.0
     assert queue(job("a", ready_s=7.0), job("b")).ready_s(0.0) == inf

@@ -1,4 +1,4 @@
-"""The gateway's own source of pods reads what this API server lists and watches."""
+"""The gateway's own source of pods reads the lists and watches of this API server."""
 
 import asyncio
 import json

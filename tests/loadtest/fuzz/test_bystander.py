@@ -1,4 +1,4 @@
-"""A bystander asks all replicas all the time, and says what was not served."""
+"""A bystander asks all replicas all the time, and reports requests that were not served."""
 
 import asyncio
 from types import SimpleNamespace

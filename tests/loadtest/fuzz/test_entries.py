@@ -1,4 +1,4 @@
-"""Entries of the log: all kinds of operations, at their bounds and beyond, and what is none."""
+"""Entries of the log: all kinds of operations, at their bounds and beyond, and bytes that are none."""
 
 from random import Random
 

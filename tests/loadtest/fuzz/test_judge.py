@@ -1,4 +1,4 @@
-"""What is a finding, and what is not."""
+"""Findings, and answers that are none."""
 
 import json
 

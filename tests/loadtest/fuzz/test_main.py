@@ -1,4 +1,4 @@
-"""The command line: one case again, its bytes, and what a finding looks like."""
+"""The command line: one case again, its bytes, and the report of a finding."""
 
 import pytest
 

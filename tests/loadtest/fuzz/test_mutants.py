@@ -1,4 +1,4 @@
-"""What was taken out must be found, and by its own signs."""
+"""A removed check must be found, and by its own signs."""
 
 import pytest
 

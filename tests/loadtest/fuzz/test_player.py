@@ -1,4 +1,4 @@
-"""Bytes are written as a case says, answers are read to their end, and nobody waits for ever."""
+"""Bytes are written as a case says, answers are read to their end, and every wait is bounded."""
 
 import asyncio
 import contextlib
@@ -16,7 +16,7 @@ FINE = b"HTTP/1.1 200 OK\r\ncontent-length: 2\r\n\r\n{}"
 
 @contextlib.asynccontextmanager
 async def listening(answer: bytes, taken: list[bytes]) -> AsyncIterator[int]:
-    """A server that answers what it gets first, and closes; ``taken`` is all that it got."""
+    """A server that answers the first bytes it gets, and closes; ``taken`` is all that it got."""
 
     async def connected(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         with contextlib.suppress(OSError):

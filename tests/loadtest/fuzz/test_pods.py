@@ -1,4 +1,4 @@
-"""Pods say of themselves what pods may, and more."""
+"""Pods claim all that pods may, and more."""
 
 import json
 from random import Random

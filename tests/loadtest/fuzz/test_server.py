@@ -9,7 +9,7 @@ from loadtest.fuzz.server import RawServer
 
 
 class Echo(RawServer):
-    """Writes back what it reads; an empty line is a mistake."""
+    """Echoes its input; an empty line is a mistake."""
 
     async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         line = await reader.readline()

@@ -1,4 +1,4 @@
-"""How many users a preset has when."""
+"""Users of a preset over time."""
 
 import pytest
 from hypothesis import given

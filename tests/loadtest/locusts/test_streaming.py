@@ -1,4 +1,4 @@
-"""What locust is told of requests that end in different ways."""
+"""Reports to locust on requests that end in different ways."""
 
 import asyncio
 import csv

@@ -1,4 +1,4 @@
-"""What a run comes to, and which promises it broke.
+"""The totals of a run, and the promises it broke.
 
 Locust is imported in a process of its own: it patches all.
 """
@@ -30,7 +30,7 @@ def counted(completed=0, rejected=0, cut=0):
 
 
 def run(code: str) -> None:
-    """Run checks where gevent may patch what it likes."""
+    """Run checks in a process that gevent may patch."""
     command = [sys.executable, "-W", "ignore", "-c", PREAMBLE + dedent(code)]
     ran = subprocess.run(command, capture_output=True, text=True, check=False)
     assert ran.returncode == 0, ran.stderr
@@ -39,7 +39,7 @@ def run(code: str) -> None:
 @pytest.mark.parametrize(
     "code",
     [
-        # Who is sent away is not counted as begun, and has reused nothing.
+        # A rejected request is not counted as begun, and has reused nothing.
         """
         total = counted(completed=8, rejected=4, cut=2).total
         assert (total.sent, total.completed, total.rejected, total.failed) == (14, 8, 4, 2)
@@ -51,12 +51,12 @@ def run(code: str) -> None:
             assert counted(completed=500, cut=1).broken(preset)
             assert not counted(completed=2000, cut=1).broken(preset)
         """,
-        # Nobody may be sent away in a smoke test, half of all in an overload.
+        # No request may be rejected in a smoke test, half of all may be in an overload.
         """
         assert counted(completed=50, rejected=1).broken(PRESETS["smoke"])
         assert not counted(completed=50, rejected=50).broken(PRESETS["overload"])
         """,
-        # A run that served nobody keeps no promise.
+        # A run that served no request keeps no promise.
         """
         assert Summary().broken(PRESETS["overload"]) == ["no request was served"]
         assert counted(rejected=5).broken(PRESETS["overload"])

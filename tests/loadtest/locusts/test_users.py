@@ -1,4 +1,4 @@
-"""Who the users are. Locust is imported in a process of its own: it patches all."""
+"""The users of a run. Locust is imported in a process of its own: it patches all."""
 
 import subprocess
 import sys
@@ -35,7 +35,7 @@ gevent.sleep = lambda seconds=0: None
 @pytest.mark.parametrize(
     "code",
     [
-        # Turns of a session repeat what came before.
+        # Turns of a session repeat the turns before.
         """
         user = made(ChatUser)
         user.session()
@@ -43,7 +43,7 @@ gevent.sleep = lambda seconds=0: None
         assert second["messages"][: len(first["messages"])] == first["messages"]
         assert "tools" not in first and made(AgentUser).asked == []
         """,
-        # An agent has tools, and one who fails stops there.
+        # An agent has tools, and one that fails stops there.
         """
         user = made(AgentUser)
         for _ in range(20):

@@ -1,4 +1,4 @@
-"""A fleet costs what its workers cost and is simulated as it is."""
+"""A fleet costs as much as its workers and is simulated as it is."""
 
 from dataclasses import replace
 

@@ -1,4 +1,4 @@
-"""The charts of a plan show what was found, and what was not."""
+"""The charts of a plan show its findings, also missing ones."""
 
 from dataclasses import replace
 

@@ -1,4 +1,4 @@
-"""What layers save, by arithmetic."""
+"""Savings of layers, by arithmetic."""
 
 import pytest
 

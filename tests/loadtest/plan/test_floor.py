@@ -17,7 +17,7 @@ from loadtest.simulator.workload import Session, SimRequest, Workload
 ENGINE = replace(
     PROFILES["dense-70b"], prefill=PrefillTiming(a_s=0.0, b_s=1e-4, c0_tokens=float("inf")), max_running=32
 )
-"""10,000 prefill tokens per second, however long the prompt."""
+"""10,000 prefill tokens per second, for prompts of any length."""
 
 
 def workload(requests: Iterable[tuple[float, int, int]], *, same: bool = False) -> Workload:

@@ -1,4 +1,4 @@
-"""The laboratory simulates what it is asked, with the seeds and loads it is asked for."""
+"""The laboratory simulates the asked candidates, with the asked seeds and loads."""
 
 import io
 from collections.abc import Mapping, Sequence

@@ -1,4 +1,4 @@
-"""A plan is told with what it costs, how sure it is and what it assumed."""
+"""The report of a plan has its cost, its certainty and its assumptions."""
 
 from dataclasses import replace
 

@@ -1,4 +1,4 @@
-"""The page of a plan holds all that is told of it."""
+"""The page of a plan holds all its facts."""
 
 import re
 from html import escape

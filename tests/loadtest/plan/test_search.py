@@ -16,7 +16,7 @@ SLO = Slo(4.0, 0.05)
 
 
 class Lab:
-    """Simulates by a formula, and remembers what it was asked."""
+    """Simulates by a formula, and remembers its probes."""
 
     def __init__(self, judge: Callable[[Probe], Trial]) -> None:
         self.judge = judge
@@ -30,7 +30,7 @@ class Lab:
 
 
 def needs(workers: int) -> Callable[[Probe], Trial]:
-    """So many workers just hold the service level; half of them take twice as long."""
+    """A judge: this number of workers just holds the service level; half of them take twice as long."""
     return lambda probe: trial(3.99 * workers / probe.candidate.workers)
 
 
@@ -38,7 +38,7 @@ def needs(workers: int) -> Callable[[Probe], Trial]:
 def test_the_fewest_workers_are_found_wherever_the_search_begins(
     needed: int, low: int, first: int, high: int
 ) -> None:
-    """As by trying all of them; but with about the logarithm of them."""
+    """The result is that of trying all of them, with about the logarithm of their number."""
     among = Range(low, low + first, low + first + high)
     lab = Lab(needs(needed))
     found = Search(SLO, Prices(), 1, lab.run).search({OURS: (among, Range(1, 1, 1))})
@@ -61,7 +61,7 @@ def test_of_two_families_the_cheaper_one_comes_first() -> None:
 
 
 def test_a_family_that_already_costs_more_is_given_up() -> None:
-    """Ours holds with 2 workers; theirs would need 60, and nobody looks that far."""
+    """Ours holds with 2 workers; theirs would need 60, and the search stops far below."""
     lab = Lab(lambda probe: needs(2 if probe.candidate.family == OURS else 60)(probe))
 
     found = Search(SLO, Prices(), 1, lab.run).search(
@@ -147,7 +147,7 @@ def test_no_fleet_is_found_where_none_holds() -> None:
 
 
 def test_families_ask_in_one_batch() -> None:
-    """So that simulations run side by side."""
+    """Simulations of one batch run side by side."""
     lab = Lab(needs(3))
 
     Search(SLO, Prices(), 1, lab.run).search(
@@ -229,7 +229,7 @@ def test_what_costs_more_than_a_settled_plan_is_not_looked_for() -> None:
 
 
 def test_a_fleet_is_leaner_if_it_costs_less_or_as_much_with_fewer_workers() -> None:
-    """With workers for nothing, memory is what costs."""
+    """If workers cost nothing, memory makes the cost."""
     search, free = (Search(SLO, Prices(price, 1.0), 1, Lab(needs(1)).run) for price in (25.0, 0.0))
     roomy = replace(OURS, host_gib=10.0)
 

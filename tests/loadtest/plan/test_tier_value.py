@@ -1,4 +1,4 @@
-"""What time and room are worth, on traffic whose reuse is known."""
+"""Value of lifetime and room, on traffic whose reuse is known."""
 
 from dataclasses import replace
 

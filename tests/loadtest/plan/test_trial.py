@@ -1,4 +1,4 @@
-"""What is kept of a simulation tells how sure its percentile is."""
+"""The kept figures of a simulation give the certainty of its percentile."""
 
 import numpy as np
 import pytest

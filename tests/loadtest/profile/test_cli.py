@@ -1,4 +1,4 @@
-"""``cacheway calibrate`` writes a profile, and says how sure it is or what is missing."""
+"""``cacheway calibrate`` writes a profile, and its certainty or the missing inputs."""
 
 import base64
 import json

@@ -1,4 +1,4 @@
-"""A user's engine as a file: what it builds, and errors that say what to write."""
+"""A user's engine as a file: the engine built from it, and errors with their remedy."""
 
 from pathlib import Path
 

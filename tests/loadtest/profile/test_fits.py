@@ -1,4 +1,4 @@
-"""Prices are found again, never negative, and what a queue added is left out."""
+"""Prices are found again, never negative, and without the time in a queue."""
 
 import random
 

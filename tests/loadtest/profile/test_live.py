@@ -1,4 +1,4 @@
-"""A running engine is measured: what it was set to comes back, and what it does not say is noted."""
+"""A running engine is measured: its settings come back, and missing ones are noted."""
 
 import json
 import random
@@ -84,7 +84,7 @@ async def test_counters_alone_give_speed_and_pace(tmp_path: Path) -> None:
         sending = asyncio.create_task(traffic())
         own = await _in_thread(lambda: measure(engine.url, seconds=6, probe=False))
         sending.cancel()
-    # The quadratic part is in these sums, and cannot be told from the linear one.
+    # The quadratic part is in these sums, and cannot be separated from the linear one.
     assert SPEED / 1.6 < own.given.prefill.tokens_per_s < SPEED * 1.3
     assert own.given.decode.step_s + own.given.decode.request_s == pytest.approx(0.0305, rel=0.15)
     assert any("cannot be seen in counters" in note for note in own.given.notes)

@@ -118,7 +118,7 @@ def test_short_prompts_tell_a_capacity_too(tmp_path: Path) -> None:
 
 
 def test_a_trace_without_repeated_prompts_says_so(tmp_path: Path) -> None:
-    """It has the engine's counts: a flag of the engine is not what is missing."""
+    """It has the engine's counts: the engine lacks no flag."""
     rows = [(60.0 * number, request) for number, (_, request) in enumerate(conversations(60, 1, gap_s=30.0))]
     lines = read_lines(traced(tmp_path / "trace.jsonl", rows, ENGINE, workers=1))
     with pytest.raises(EngineFileError, match=r"KV capacity \(prompts of a block or more that begin"):

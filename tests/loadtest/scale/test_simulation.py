@@ -20,7 +20,7 @@ def test_a_seed_repeats_a_run() -> None:
 
 
 def test_shards_find_nearly_all_that_one_log_finds_and_much_more_than_each_alone() -> None:
-    """Three percentage points are twice what seeds make of it."""
+    """Three percentage points are twice the effect of seeds."""
     log, shards, alone = run(knowledge="log"), run(), run(knowledge="alone")
 
     assert shards.hit_ratio() == pytest.approx(log.hit_ratio(), abs=0.03)
@@ -28,7 +28,7 @@ def test_shards_find_nearly_all_that_one_log_finds_and_much_more_than_each_alone
 
 
 def test_a_request_asks_one_owner_and_tells_all() -> None:
-    """Of 20 replicas two own a shard: 18 in 20 requests ask, some twice after a split."""
+    """Two of 20 replicas own a shard: 18 in 20 requests ask, some twice after a split."""
     outcome = run()
     requests = len(outcome.placed)
 
@@ -55,7 +55,7 @@ def test_a_second_owner_keeps_what_a_death_would_lose() -> None:
 
 
 def test_blocks_that_a_worker_evicted_are_not_promised_for_long() -> None:
-    """With caches for four conversations an owner's guess costs little beside what a log knows."""
+    """With caches for four conversations an owner's guess costs little beside the knowledge of a log."""
     small = run(capacity_blocks=400, until_s=50.0).hit_ratio()
 
     assert small == pytest.approx(

@@ -66,7 +66,7 @@ def test_a_request_waits_for_its_predecessor_and_then_for_the_recorded_pause(tmp
 
 
 def test_what_has_no_recorded_duration_took_as_long_as_the_median(tmp_path: Path) -> None:
-    """Of 2, 4 and 6 s the median is 4: the pause from 20 to 30 s is 6 s."""
+    """The median of 2, 4 and 6 s is 4: the pause from 20 to 30 s is 6 s."""
     entries = [entry(10 * n, 64, [1], took_s=took_s) for n, took_s in enumerate([2, 4, None, 6])]
 
     assert [one.delay_s for one in requests_of(tmp_path, *entries)] == [0.0, 8.0, 6.0, 6.0]
@@ -131,7 +131,7 @@ def test_sessions_of_one_product_share_tools_and_system_prompt(tmp_path: Path) -
 
 
 def test_a_request_with_another_start_does_not_get_the_shared_blocks(tmp_path: Path) -> None:
-    """Neither a title that is asked for beside the conversation, nor what branches off inside the tools."""
+    """Neither a title that is asked for beside the conversation, nor branches inside the tools."""
     main, title, branch = (
         read(
             tmp_path,

@@ -1,4 +1,4 @@
-"""Arguments mean what they say and refuse the rest with a sentence."""
+"""Arguments have their documented meaning; others are refused with a sentence."""
 
 import argparse
 from collections.abc import Callable

@@ -1,4 +1,4 @@
-"""Axes of times have ticks that can be read, however long or short they are."""
+"""Axes of times have readable ticks, for long and short times."""
 
 import numpy as np
 import pytest

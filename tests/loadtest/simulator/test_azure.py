@@ -32,7 +32,7 @@ def test_arrivals_count_from_the_first_row_and_prompts_share_nothing(tmp_path: P
 
 
 def test_a_shared_start_is_in_every_prompt_as_far_as_it_reaches(tmp_path: Path) -> None:
-    """Of 200 shared tokens three blocks are full; a prompt of 100 tokens has one block."""
+    """Three blocks of 200 shared tokens are full; a prompt of 100 tokens has one block."""
     workload = read_azure(written(tmp_path, HEADER + ROWS), shared_tokens=200)
 
     long, short, other = (session.requests[0].blocks for session in workload.sessions)

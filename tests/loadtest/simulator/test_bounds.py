@@ -1,4 +1,4 @@
-"""What caches could have reused at best."""
+"""The most that caches could have reused."""
 
 import os
 from itertools import takewhile
@@ -25,14 +25,14 @@ def traced(name: str) -> Path:
 
 
 def request(*ids: int, tokens: int | None = None, answer: int = 0) -> SimRequest:
-    """Of blocks of four tokens; an id stands for its whole prefix."""
+    """A request in blocks of four tokens; an id stands for its whole prefix."""
     blocks = b"".join(one.to_bytes(8, "little") for one in ids)
     held = b"".join(one.to_bytes(8, "little") for one in range(900, 900 + answer))
     return SimRequest(blocks, 4 * len(ids) if tokens is None else tokens, 4 * answer + 1, held)
 
 
 def test_an_infinite_cache_reuses_the_longest_prefix_seen_and_leaves_the_last_token() -> None:
-    """Of a prompt seen before, of two full blocks, one is reused: its last token is computed again."""
+    """If a prompt of two full blocks was seen before, one is reused: its last token is computed again."""
     requests = [request(1, 2), request(1, 2), request(1, 2, 3), request(1, 9), request(1, 2, tokens=9)]
 
     assert infinite_hit_tokens(requests, block_tokens=4).tolist() == [0, 4, 8, 4, 8]

@@ -1,4 +1,4 @@
-"""Charts tell what the runs found, whatever they found."""
+"""Charts show the findings of the runs, for any findings."""
 
 from dataclasses import replace
 
@@ -19,7 +19,7 @@ def charts(*compared: Run) -> dict[str, Chart]:
 
 
 def bar_ends(axes: Axes) -> list[float]:
-    """Where the bar of each run ends."""
+    """End of the bar of each run."""
     ends: dict[float, float] = {}
     for patch in axes.patches:
         row = patch.get_y()  # type: ignore[attr-defined]

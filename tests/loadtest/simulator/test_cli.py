@@ -38,7 +38,7 @@ def test_policies_are_compared_in_a_table_a_document_and_a_page(
 
 
 def test_the_same_command_gives_the_same_figures(trace: str, tmp_path: Path) -> None:
-    """But for the processor time, whatever the number of jobs."""
+    """The figures differ in processor time only, for any number of jobs."""
     documents = []
     for jobs in ("1", "2"):
         file = tmp_path / f"{jobs}.json"

@@ -1,4 +1,4 @@
-"""The table names figures that exist and marks what is best."""
+"""The table names figures that exist and marks the best."""
 
 import math
 

@@ -1,4 +1,4 @@
-"""What the fleet says of itself, and what its engines really hold."""
+"""Reports of the fleet, and the real contents of its engines."""
 
 from dataclasses import replace
 

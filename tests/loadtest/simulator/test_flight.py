@@ -27,7 +27,7 @@ PROMPT = request(bytes(i % 251 for i in range(9000)), tokens=6400, output_tokens
 
 
 class Setup:
-    """A fleet, one replica, and a watcher that notes what it is told."""
+    """A fleet, one replica, and a watcher that notes its calls."""
 
     def __init__(self, decode: int = 0, link: LinkPlan | None = None) -> None:
         self.clock = VirtualClock()
@@ -64,7 +64,7 @@ class Setup:
 
     @property
     def idle(self) -> bool:
-        """Whether nobody holds anything any more, in the engines and in the log."""
+        """True if no request holds anything any more, in the engines and in the log."""
         engines = [*self.fleet.workers, *self.fleet.decode_workers]
         used = sum(engine.used_tokens + engine.running + engine.waiting for engine in engines)
         return used == 0 and not self.replica.fleet.loads.requests

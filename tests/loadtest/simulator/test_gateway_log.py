@@ -105,7 +105,7 @@ def test_a_prompt_denser_than_the_mean_has_no_more_blocks_than_tokens(tmp_path: 
 
 
 def test_lengths_that_were_estimated_do_not_count_for_the_mean(tmp_path: Path) -> None:
-    """By the engine's count a block is 320 tokens and two of them cover all of a prompt of 640."""
+    """A block is 320 tokens by the engine's count, and two of them cover all of a prompt of 640."""
     one, other, estimated = requests_of(
         tmp_path,
         line(0, 640, 1, 2, prompt_blocks=2.0),

@@ -35,7 +35,7 @@ def test_every_prompt_extends_what_was_held_of_the_one_before() -> None:
 
 
 def test_a_parent_waits_for_its_sub_agents_and_they_for_it() -> None:
-    """Where several are waited for, all of them began behind the same request of the parent."""
+    """If a request waits for several, all of them began behind the same request of the parent."""
     workload = generate_agentic(sessions=10, shape=FORKING)
     workload.check()
 

@@ -1,4 +1,4 @@
-"""A prefix that more ask for than one worker can serve is computed on others, too; nobody copies it."""
+"""A prefix in more demand than one worker can serve is computed on others, too; it is never copied."""
 
 import numpy as np
 import pytest
@@ -30,7 +30,7 @@ def hot(requests: int, rate_per_s: float) -> Workload:
 
 @pytest.mark.parametrize(("load", "workers"), [(0.1, 1), (3.0, WORKERS)])
 def test_a_hot_prefix_is_computed_again_where_that_is_sooner_than_to_wait(load: float, workers: int) -> None:
-    """Load: requests per second, as a share of what one worker does that has the prefix."""
+    """Load: requests per second, as a share of the capacity of one worker that has the prefix."""
     engine = PROFILES["dense-70b"]
     shared_tokens, own_tokens = SHARED_BLOCKS * ENGINE_BLOCK_TOKENS, OWN_BLOCKS * ENGINE_BLOCK_TOKENS
     one_s = engine.prefill.prompt_s(own_tokens, shared_tokens)

@@ -9,7 +9,7 @@ PREFILL = PrefillTiming(a_s=1.0, b_s=0.01, c0_tokens=1e12)
 
 
 def request(tokens: int) -> SimRequest:
-    """Prompts of any length begin alike."""
+    """Prompts of any length have the same beginning."""
     return SimRequest(np.arange(1, 1 + tokens // 64, dtype="<u8").tobytes(), tokens, 1)
 
 

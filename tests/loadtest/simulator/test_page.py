@@ -13,7 +13,7 @@ VOID = {"meta", "br", "path", "use", "rect", "image", "line"}
 
 
 class Reader(HTMLParser):
-    """Checks that what is opened is closed, and collects text."""
+    """Checks that every opened tag is closed, and collects text."""
 
     def __init__(self) -> None:
         super().__init__()

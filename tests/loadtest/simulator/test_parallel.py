@@ -1,4 +1,4 @@
-"""Simulations side by side give what they give one after the other, and none is lost silently."""
+"""Simulations side by side give the same results as one after the other, and none is lost silently."""
 
 import os
 import signal
@@ -28,7 +28,7 @@ def cells(tmp_path: Path) -> list[Cell]:
 
 
 def untold(*_: int) -> None:
-    """Nobody listens."""
+    """Ignore progress."""
 
 
 def test_any_number_of_jobs_gives_the_same_results(cells: list[Cell]) -> None:
@@ -67,7 +67,7 @@ def test_an_error_of_a_simulation_is_told_with_its_traceback(
 
 
 def test_a_simulation_that_is_killed_is_missed(cells: list[Cell], monkeypatch: pytest.MonkeyPatch) -> None:
-    """As by the kernel when memory runs out."""
+    """The kernel does so when memory runs out."""
     in_the_child(monkeypatch, lambda: os.kill(os.getpid(), signal.SIGKILL))
 
     with pytest.raises(SimulationFailed, match="status -9"):
@@ -92,7 +92,7 @@ def test_who_stops_listening_leaves_no_process_behind(cells: list[Cell]) -> None
 
 @pytest.mark.parametrize("jobs", [1, 2])
 def test_a_load_that_cannot_be_is_said_in_a_sentence(cells: list[Cell], jobs: int) -> None:
-    """However slow the engines are, users who wait for answers do not ask more."""
+    """Even with slow engines, users who wait for answers do not ask more."""
     workload = generate_agentic(users=1, sessions=1)
     config = replace(cells[0].config, utilisation=0.9)
 

@@ -1,4 +1,4 @@
-"""Every key of ``--pool`` changes what a simulation finds, in the direction that its name says."""
+"""Every key of ``--pool`` changes the result of a simulation, in the direction that its name says."""
 
 from collections.abc import Callable
 from dataclasses import replace
@@ -30,7 +30,7 @@ def found(
     policy: str = "round_robin",
     decode: int = 0,
 ) -> Figures:
-    """Three workers that share what they compute because requests come to them in turn."""
+    """Three workers share their computed blocks because requests come to them in turn."""
     memory = Memory(60_000, pool_tokens, read_tier_rules(rules))
     config = SimulationConfig(
         engine=ENGINE,

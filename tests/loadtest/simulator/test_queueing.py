@@ -1,4 +1,4 @@
-"""How requests wait in a simulated gateway."""
+"""Waiting of requests in a simulated gateway."""
 
 from dataclasses import replace
 
@@ -18,7 +18,7 @@ from policies import AdmissionRules, ServiceLevel
 ENGINE = replace(
     PROFILES["dense-70b"], rules=CacheRules(full_tokens=200_000), chunk_tokens=0, interleave="apart"
 )
-"""One prompt at a time, whatever decodes meanwhile."""
+"""One prompt at a time, beside any decodes."""
 
 ONE_BY_ONE = AdmissionRules(backlog_target_s=1e-6, backlog_target_s_max=1e-6)
 """The next one goes when the worker has nothing left to prefill: the order is the gateway's alone."""

@@ -1,4 +1,4 @@
-"""Traces of any format, told apart by their content."""
+"""Traces of any format, recognised by their content."""
 
 import gzip
 import json
@@ -61,7 +61,7 @@ def test_a_compressed_trace_is_recognised(tmp_path: Path) -> None:
 
 @pytest.mark.skipif(shutil.which("zstd") is None, reason="needs the zstd command")
 def test_a_large_zstd_trace_is_recognised_by_its_first_line_alone(tmp_path: Path) -> None:
-    """More lines than a pipe holds: whoever stops reading must not wait for the rest."""
+    """More lines than a pipe holds: a reader that stops must not wait for the rest."""
     path = tmp_path / "trace.zst"
     content = MOONCAKE * 5000
     path.write_bytes(subprocess.run(["zstd", "-qc"], input=content, capture_output=True, check=True).stdout)

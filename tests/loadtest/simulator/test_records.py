@@ -36,7 +36,7 @@ def result(rows: Records, **changes: Any) -> Result:
 
 
 def test_each_lost_token_has_one_cause() -> None:
-    """Of 1,000: 100 reused, 200 elsewhere, 300 without their window, 250 evicted, 150 under way."""
+    """1,000 tokens: 100 reused, 200 elsewhere, 300 without their window, 250 evicted, 150 under way."""
     rows = records(
         1,
         ideal_tokens=[1000],
@@ -53,7 +53,7 @@ def test_each_lost_token_has_one_cause() -> None:
 
 
 def test_lost_seconds_add_up_to_the_price_of_what_is_missing() -> None:
-    """Twice as dear per token at 1,000 tokens: what is lost deep in the prompt costs more."""
+    """Tokens at position 1,000 cost twice as much: losses deep in the prompt cost more."""
     prices = ServiceModel(a_s=5.0, b_s=0.001, c0_tokens=1000.0)
     rows = records(
         2,
@@ -74,7 +74,7 @@ def test_lost_seconds_add_up_to_the_price_of_what_is_missing() -> None:
 
 
 def test_more_than_ideal_is_no_loss() -> None:
-    """A worker may have computed meanwhile what had not even arrived in ideal order."""
+    """A worker may have computed tokens meanwhile that had not even arrived in ideal order."""
     rows = records(1, ideal_tokens=[100], device_tokens=[500], best_tokens=[700], computed_tokens=[900])
 
     assert not any(tokens.any() for tokens in rows.lost_tokens().values())

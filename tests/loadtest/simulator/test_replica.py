@@ -1,4 +1,4 @@
-"""What a simulated replica says, and when the others believe it."""
+"""Operations of a simulated replica, and the time at which the others apply them."""
 
 import numpy as np
 import pytest
@@ -15,7 +15,7 @@ PROMPT = request(np.random.default_rng(1).bytes(5000), tokens=4200, output_token
 
 
 class Caller:
-    """Notes what becomes of its request."""
+    """Notes the outcome of its request."""
 
     def __init__(self) -> None:
         self.got: Dispatch | Outcome | None = None

@@ -1,4 +1,4 @@
-"""What charts draw follows from the records, and compares the same requests."""
+"""Data of charts follow from the records, and compare the same requests."""
 
 from dataclasses import replace
 
@@ -20,7 +20,7 @@ def test_the_parts_of_the_time_to_first_token_are_its_mean() -> None:
 
 
 def test_a_request_without_a_first_token_is_slower_than_any() -> None:
-    """It belongs to the distribution: leaving it out would reward who answers nothing."""
+    """It belongs to the distribution: leaving it out would reward a router that answers nothing."""
     ttft_s = Run.of("p", simulated(requests=100, failed=30)).ttft_s()
 
     assert len(ttft_s) == 100

@@ -1,4 +1,4 @@
-"""The report says in words what was simulated, and nothing in Python's notation."""
+"""The report names the simulated settings in words, and nothing in Python's notation."""
 
 import re
 from dataclasses import replace

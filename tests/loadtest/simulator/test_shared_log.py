@@ -24,7 +24,7 @@ class Ear:
 
 
 def test_the_others_hear_a_lone_word_after_the_delay_and_a_burst_after_one_pause_more() -> None:
-    """Delay 10 ms, pause 3 ms: the first word goes at once, what is said meanwhile 3 ms later, together."""
+    """Delay 10 ms, pause 3 ms: the first word goes at once, the words meanwhile 3 ms later, together."""
     clock = VirtualClock()
     log = SharedLog(clock, delay_s=0.010, pause_s=0.003)
     ears = [Ear(clock) for _ in range(3)]

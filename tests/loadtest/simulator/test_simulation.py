@@ -20,7 +20,7 @@ from policies.disaggregation import RoleRules
 
 ENGINE = replace(PROFILES["dense-70b"], rules=CacheRules(full_tokens=60_000)).faster(0.5)
 ONE_BY_ONE = replace(ENGINE, chunk_tokens=0, interleave="apart")
-"""One prompt at a time, whatever decodes meanwhile: a queue with one server."""
+"""One prompt at a time, beside any decodes: a queue with one server."""
 
 
 def config(**changes: object) -> SimulationConfig:
@@ -224,7 +224,7 @@ def test_what_a_shared_pool_holds_is_fetched_instead_of_computed() -> None:
     assert (shared.records.pool_tokens <= shared.records.host_tokens).all()
     assert shared.summary()["hit_ratio"] > alone.summary()["hit_ratio"]
     assert shared.bounds.pooled_tokens > alone.bounds.pooled_tokens
-    # The gateway was told of the pool, and counted on it.
+    # The gateway knew of the pool, and counted on it.
     assert shared.records.predicted_tokens.sum() > alone.records.predicted_tokens.sum()
 
 
@@ -241,7 +241,7 @@ def test_buckets_part_the_workers_by_length_and_reject_what_is_longer(decode_wor
     short, long, beyond = lengths <= 3_000, (lengths > 3_000) & (lengths <= 6_000), lengths > 6_000
     assert min(short.sum(), long.sum(), beyond.sum()) > 5
     assert set(records.worker[short]) == {0, 1, 2}
-    assert (records.worker[long] == 3).mean() > 0.5  # what is not sooner elsewhere in spite of the price
+    assert (records.worker[long] == 3).mean() > 0.5  # those that are not sooner elsewhere despite the price
     assert set(records.worker[beyond]) == {-1}
     assert ((records.outcome == Outcome.REJECTED) == beyond).all()
     assert (records.outcome[~beyond] == Outcome.COMPLETED).all()

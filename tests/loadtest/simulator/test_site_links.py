@@ -1,4 +1,4 @@
-"""The link between sites: who gets how much of it, and when transfers arrive."""
+"""The link between sites: shares of transfers, and their arrival times."""
 
 from functools import partial
 from itertools import pairwise

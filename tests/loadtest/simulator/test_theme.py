@@ -21,5 +21,5 @@ def test_lines_are_darker_than_a_light_page_and_lighter_than_a_dark_one() -> Non
 
 
 def test_twelve_policies_have_twelve_looks() -> None:
-    """As many as the registry has."""
+    """The registry has as many."""
     assert len({str(series(number)) for number in range(12)}) == 12

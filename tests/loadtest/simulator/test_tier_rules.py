@@ -1,4 +1,4 @@
-"""How memory below the device works, read from a command line or a file."""
+"""Rules of memory below the device, read from a command line or a file."""
 
 from dataclasses import fields
 from pathlib import Path

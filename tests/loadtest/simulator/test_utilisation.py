@@ -52,7 +52,7 @@ def test_twice_the_speed_needs_engines_twice_as_fast() -> None:
 
 
 def test_a_closed_loop_is_slowed_by_its_answers() -> None:
-    """With light load nobody waits, so the prediction holds within 15 %."""
+    """With light load no request waits, so the prediction holds within 15 %."""
     result = run(conversations(sessions=120, turns=4, users=12, output_tokens_max=20), 0.2)
 
     assert busy_ratio(result) == pytest.approx(0.2, rel=0.15)

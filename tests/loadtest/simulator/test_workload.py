@@ -1,4 +1,4 @@
-"""The workload of a simulation: order, cuts, and what is checked of hand-made ones."""
+"""The workload of a simulation: order, cuts, and checks of hand-made ones."""
 
 from dataclasses import replace
 
@@ -41,7 +41,7 @@ def test_what_a_request_takes_delays_those_that_wait_for_it() -> None:
 
 
 def test_users_of_a_closed_loop_take_the_next_session_when_theirs_has_ended() -> None:
-    """Of two users the second is free first, at 1 s, and takes the third session."""
+    """The second of two users is free first, at 1 s, and takes the third session."""
     sessions = [
         Session(None, (request(10), request(11, 0, delay_s=3.0))),
         Session(None, (request(20), request(21, 0, delay_s=1.0))),

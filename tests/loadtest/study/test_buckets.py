@@ -20,7 +20,7 @@ def test_a_fleet_is_divided_as_the_paper_divides_its_own() -> None:
 
 
 def test_every_request_begins_in_the_bucket_of_its_length() -> None:
-    """Far apart in time, so that nobody waits and nothing is gained by leaving."""
+    """Far apart in time, so that no request waits and none gains by leaving."""
     lengths = [1_000, 100_000, 2_000, 300_000, 3_000]
     sessions = tuple(Session(1000.0 * at, (request(tokens),)) for at, tokens in enumerate(lengths))
 

@@ -1,4 +1,4 @@
-"""Published against reproduced, with what seeds can tell."""
+"""Published against reproduced figures, with the resolution of the seeds."""
 
 from fakes.study import row
 

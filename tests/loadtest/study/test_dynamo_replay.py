@@ -1,4 +1,4 @@
-"""The script is run as its parent runs it in ``test_cross_check.py``; here is what only it promises."""
+"""Promises of the script alone; ``test_cross_check.py`` runs it as its parent does."""
 
 import ast
 import sys

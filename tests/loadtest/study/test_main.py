@@ -1,4 +1,4 @@
-"""The command: what it runs, what it leaves, and what it says when something is missing."""
+"""The command: its runs, its files, and its errors for missing inputs."""
 
 from pathlib import Path
 

@@ -24,7 +24,7 @@ def test_requests_of_a_session_come_when_the_answers_before_them_would_be_there(
 
 
 def test_a_full_load_ends_when_the_first_user_has_nothing_more_to_do() -> None:
-    """The other user, who begins half a ramp later, takes two of the three sessions; the last is left out."""
+    """The other user begins half a ramp later and takes two of the three sessions; the last is left out."""
     sessions = tuple(Session(None, (request(5, delay_s),)) for delay_s in (1000.0, 5.0, 2000.0))
     workload = Workload("w", sessions, users=2)
 

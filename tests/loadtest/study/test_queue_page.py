@@ -1,4 +1,4 @@
-"""The page of the queue says what the rows say: by hand, whole numbers."""
+"""The page of the queue agrees with its rows: by hand, whole numbers."""
 
 from dataclasses import replace
 from pathlib import Path

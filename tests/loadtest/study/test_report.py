@@ -31,7 +31,7 @@ def test_a_part_that_nobody_makes_is_refused() -> None:
 
 
 def test_the_summary_counts_verdicts() -> None:
-    """One scenario with one seed, which tells nothing; one with three that agree."""
+    """One scenario with one seed, which proves nothing; one with three that agree."""
     rows = [row(mean_s=0.8), row("lmetric")]
     for seed in (1, 2, 3):
         rows += [row(mean_s=0.8, utilisation=0.6, seed=seed), row("lmetric", utilisation=0.6, seed=seed)]

@@ -1,4 +1,4 @@
-"""What is kept of a study, and for how long it is good."""
+"""Kept results of a study, and the time for which they are good."""
 
 from dataclasses import replace
 from pathlib import Path

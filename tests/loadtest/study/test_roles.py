@@ -48,7 +48,7 @@ def test_convertible_workers_answer_more_and_sooner_than_fixed_ones_and_do_not_f
     by_day = [role for at_s, _, role in convertible.role_changes if at_s < PHASE_S]
     by_night = [role for at_s, _, role in convertible.role_changes if at_s >= PHASE_S]
     assert set(by_day) == {"prefill"}
-    assert by_night == sorted(by_night, reverse=True)  # what the day still wanted, and then decode alone
+    assert by_night == sorted(by_night, reverse=True)  # the rest of the day's demand, and then decode alone
     assert "decode" in by_night
     times_s = [at_s for at_s, _, _ in convertible.role_changes]
     dwell_s = config(3, convertible=True).roles.dwell_s_min

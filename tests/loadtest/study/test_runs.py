@@ -75,7 +75,7 @@ def test_a_cell_gives_the_same_figures_again(tmp_path: Path) -> None:
 
 
 def test_times_are_told_of_the_shortest_bucket_of_the_others_and_of_the_longest() -> None:
-    """P90 lies nine tenths of the way from the first to the last; who was not answered counts nowhere."""
+    """P90 lies nine tenths of the way from the first to the last; unanswered requests count nowhere."""
     prompts = np.array([1_000, 65_536, 65_537, 262_144, 262_145, 400_000, 2_000])
     given = {column.name: np.zeros(len(prompts)) for column in fields(Records)}
     given["prompt_tokens"] = prompts

@@ -1,4 +1,4 @@
-"""Where a closed loop is cut."""
+"""The cut of a closed loop."""
 
 from loadtest.simulator.workload import Session, SimRequest, Workload
 from loadtest.study.steady import steady
@@ -35,7 +35,7 @@ def test_users_take_sessions_in_turn_and_sessions_never_begun_are_left_out() -> 
 
 
 def test_requests_that_are_waited_for_keep_their_place() -> None:
-    """The second of three parallel requests comes too late; the one behind the other two names them anew."""
+    """The second of three parallel requests comes too late; the request behind the others renumbers them."""
     first = request(0.0)
     fans = (request(1.0, 0), request(9.0, 0), request(2.0, 0))
     joined = Session(None, (first, *fans, request(1.0, 1, 3)))

@@ -1,4 +1,4 @@
-"""Tables say what was measured, in digits that count."""
+"""Tables show the measurements, in digits that count."""
 
 from dataclasses import replace
 from math import nan

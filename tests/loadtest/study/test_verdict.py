@@ -1,4 +1,4 @@
-"""The default against its rivals, and what three seeds can tell."""
+"""The default against its rivals, and the resolution of three seeds."""
 
 from dataclasses import replace
 from math import inf

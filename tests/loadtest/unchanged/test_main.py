@@ -1,4 +1,4 @@
-"""The command: what it records, names and confirms."""
+"""The command: its records, names and confirmations."""
 
 from functools import cache
 from pathlib import Path
@@ -12,14 +12,14 @@ from loadtest.unchanged.facts import read, write
 from loadtest.unchanged.revision import Revision, confirmed
 
 PRESENT, WIRE = cache(command.present), cache(wire.facts)
-"""Of the code that runs: read, and asked for, once for all tests."""
+"""Facts of the running code, read and requested once for all tests."""
 
 TWO = [Cell("pairs", 1, False, 1, policy) for policy in ("expected_cost", "round_robin")]
 
 
 @pytest.fixture(scope="module")
 def simulated(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """What is simulated once for all tests."""
+    """Folder of the simulations, which run once for all tests."""
     return tmp_path_factory.mktemp("simulated")
 
 

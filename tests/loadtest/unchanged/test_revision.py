@@ -1,4 +1,4 @@
-"""Fingerprints change with what the code does, and with nothing else."""
+"""Fingerprints change with the behaviour of the code, and with nothing else."""
 
 from pathlib import Path
 

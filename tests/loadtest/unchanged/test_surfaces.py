@@ -1,4 +1,4 @@
-"""What users see is cut at its headings, so that a difference has a place."""
+"""Surfaces for users are cut at their headings, so that a difference has a place."""
 
 from loadtest.unchanged import surfaces
 

@@ -1,4 +1,4 @@
-"""What an engine says of itself, whoever started it."""
+"""Facts that an engine gives about itself, in a process of this test or another."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""Whether engines are installed, and where."""
+"""Installed engines, and their place."""
 
 from pathlib import Path
 

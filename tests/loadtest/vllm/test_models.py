@@ -1,4 +1,4 @@
-"""Tiny models: their files agree with each other, and templates render what chats are made of."""
+"""Tiny models: their files agree with each other, and templates render the parts of chats."""
 
 import json
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""What an engine says is kept beside what it was asked; the engine is a publisher and a list of answers."""
+"""Events of an engine are kept beside its requests; the engine is a publisher and a list of answers."""
 
 import gzip
 import json

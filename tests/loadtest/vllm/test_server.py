@@ -12,7 +12,7 @@ from loadtest.vllm import EngineFailed, EnginesHome, VllmServer, VllmSettings
 
 
 def alive(pid: int) -> bool:
-    """Whether it runs; a process that has ended and was not collected yet does not."""
+    """True if it runs; a process that has ended and was not collected yet does not."""
     try:
         return Path(f"/proc/{pid}/stat").read_text().rpartition(") ")[2][0] != "Z"
     except FileNotFoundError:

@@ -1,4 +1,4 @@
-"""Whose KV crosses which link."""
+"""Links that the KV of candidates crosses."""
 
 import numpy as np
 

@@ -1,4 +1,4 @@
-"""Who takes over from whom, and over which link."""
+"""Decode workers of each prefill worker, and the links between them."""
 
 import numpy as np
 

@@ -1,4 +1,4 @@
-"""Who ends a request that another worker begins, or does all of it, and in how many seconds."""
+"""Selection of a decode worker, or of one worker for a whole request, and the predicted seconds."""
 
 from typing import Any
 
@@ -55,8 +55,8 @@ class Stage:
     """Workers of these roles, in this order: ``prefill``, ``decode``, ``plain``. All prefill 1,000 tokens/s.
 
     Args:
-        roles: Of each slot.
-        sites: Of each slot; all at one if empty.
+        roles: Role of each slot.
+        sites: Site of each slot; all at one if empty.
     """
 
     def __init__(
@@ -275,7 +275,7 @@ def test_pairs_of_several_protocols_and_plain_workers_compete_in_the_same_second
 
 @pytest.mark.parametrize(("stalled", "slot"), [(3, 0), (5, 1)])
 def test_a_worker_that_decodes_is_charged_for_those_it_stalls(stalled: int, slot: int) -> None:
-    """1 s of prefill there stalls each of n; the prefill worker begins 4 s later, and stalls nobody."""
+    """1 s of prefill there stalls each of n; the prefill worker begins 4 s later, and stalls no request."""
     stage = Stage("plain", "prefill", "decode")
     stage.load(0, requests=stalled)
     stage.fleet.apply(Placed("b", NOW_US, "w1", "r", 4_000_000, 100, 100, ()))
@@ -338,7 +338,7 @@ def test_policies_that_do_not_count_in_seconds_leave_decode_workers_to_their_wor
     assert decode_view.without_decode(only) is only
 
 
-# What crosses a link.
+# Traffic on a link.
 
 LINKS = {"far>near": LinkRules(gbps=0.008, rtt_ms=100.0, cap_ratio=0.5)}
 KV = KvBytes(kv_bytes_per_token=1000.0)

@@ -26,7 +26,7 @@ def test_an_encoder_that_comes_or_goes_moves_only_what_it_wins(
 
 @given(encoders=hashes, wanted=st.lists(keys, max_size=90))
 def test_nobody_has_more_than_a_quarter_above_the_mean(encoders: np.ndarray, wanted: list[int]) -> None:
-    """Also if everybody wants the same: its parts spill over, and come back when it has less to do."""
+    """The rule holds if all requests want the same: its parts spill over, and come back under less load."""
     load = np.zeros(len(encoders))
     for count, key in enumerate(wanted):
         row, moved = choose_encoder(key, encoders, load)

@@ -20,13 +20,13 @@ ASK_S = 0.02
 
 @dataclass(frozen=True, slots=True)
 class Asked:
-    """A transfer that somebody wants.
+    """A transfer to be sent.
 
     Attributes:
-        at_s: From then on.
-        kv_bytes: All of it.
-        ready_ratio: What of it is cached.
-        compute_s: How long the rest is computed; 0: pulled when all is there.
+        at_s: Time of the first request for it.
+        kv_bytes: Its whole size.
+        ready_ratio: Cached share of its bytes.
+        compute_s: Seconds of computing the rest; 0: pulled when all is there.
     """
 
     at_s: float
@@ -49,14 +49,14 @@ def transfers(gigabytes_max: float) -> st.SearchStrategy[list[Asked]]:
 
 
 class Pacer:
-    """Who asks until a link has room, and then sends."""
+    """A sender that asks until a link has room, and then sends."""
 
     def __init__(self) -> None:
         self.clock = VirtualClock()
         self.wire = ShapedLink(self.clock, LINE)
         self.links = Links({LINK: LinkRules(LINE * 8 / 1e9, cap_ratio=CAP_RATIO)})
         self.alone: list[tuple[float, float]] = []
-        """Between when nobody could keep below the cap."""
+        """Times between which no pacing could keep below the cap."""
         self.left = 0
 
     def run(self, drawn: list[Asked]) -> list[tuple[float, float]]:
@@ -118,14 +118,14 @@ def exceeded(pacer: Pacer, drawn: list[Asked]) -> list[tuple[float, float]]:
 def test_no_second_sees_more_than_the_cap_of_what_is_pulled_and_what_leaves_layer_by_layer(
     drawn: list[Asked],
 ) -> None:
-    """Although each goes as fast as it can, and arrives when it likes; and in the end all have gone."""
+    """Each goes as fast as it can, and arrives at any time; in the end all have gone."""
     assert exceeded(Pacer(), drawn) == []
 
 
 @settings(max_examples=settings().max_examples // 4)
 @given(transfers(16.0))
 def test_what_is_too_large_for_a_second_goes_alone(drawn: list[Asked]) -> None:
-    """Nobody keeps that below the cap; all else keeps it, and nobody starves."""
+    """Such a transfer exceeds the cap in any case; all others keep it, and none starves."""
     assert exceeded(Pacer(), drawn) == []
 
 

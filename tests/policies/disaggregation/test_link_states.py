@@ -1,4 +1,4 @@
-"""When a link has bandwidth to spare, when it has not, and when nothing may cross it."""
+"""Times at which a link has bandwidth to spare, has none, or must not be crossed."""
 
 from policies import LinkMeasured, LinkRules, Links, Shipping
 from policies.disaggregation.link_states import LinkState, LinkStates
@@ -14,7 +14,7 @@ def links() -> Links:
 
 
 def reserved(to: Links, request_id: str, ratio: float, start_us: int, end_us: int) -> None:
-    """So much of the link, for so long."""
+    """Reserve a share of the link for a time."""
     kv_bytes = round(ratio * 1_000 * (end_us - start_us))
     to.shipping(Shipping(request_id, start_us, "one", LINK, kv_bytes, start_us, end_us))
 
@@ -31,7 +31,7 @@ def observed(states: LinkStates, wait_s: float, now_us: int, link: str = LINK) -
 
 
 def test_a_question_changes_no_answer() -> None:
-    """Only what was observed holds: a wait of 1.5 s keeps a scarce link scarce, and makes none scarce."""
+    """Only an observed state holds: a wait of 1.5 s keeps a scarce link scarce, and makes none scarce."""
     states = LinkStates(links())
     assert states.signals(LINK, 3.0, START).state is SCARCE
     assert states.signals(LINK, 1.5, START).state is ABUNDANT

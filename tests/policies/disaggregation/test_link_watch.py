@@ -1,4 +1,4 @@
-"""What transfers tell of a link, and what all replicas hear of it."""
+"""Measurements of a link by transfers, and their publication to all replicas."""
 
 from typing import cast
 
@@ -278,7 +278,7 @@ def test_connections_within_the_site_are_no_link() -> None:
 
 
 class Waiting:
-    """Somebody who waits for a transfer; a prefill on this side takes 2 s, the other way 3."""
+    """A request that waits for a transfer; a prefill on this side takes 2 s, the other way 3."""
 
     def __init__(self, setup: Setup, local_s: float = 2.0) -> None:
         self.told = 0

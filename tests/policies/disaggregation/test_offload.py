@@ -1,4 +1,4 @@
-"""Where a request is prefilled: by tokens, by seconds, and never over a link that cannot take it."""
+"""Site of a request's prefill: by tokens, by seconds, and never over a link that cannot take it."""
 
 import msgspec
 import pytest
@@ -155,7 +155,7 @@ def test_without_a_threshold_remote_must_be_sooner_by_a_tenth(service_s: float, 
 
 @pytest.mark.parametrize("uncached", [10, 40_000])
 def test_a_learned_threshold_keeps_nobody_while_the_link_has_room(uncached: float) -> None:
-    """What is sooner there goes there: prefilling all of it there could not be better."""
+    """A prompt that is sooner there goes there: prefilling all of it there could not be better."""
     verdict = verdict_of(Offload(links()), local(uncached), remote(uncached))
     assert (verdict.remote, verdict.reason) == (True, OffloadReason.SOONER_REMOTE)
     late = verdict_of(Offload(links()), local(uncached), remote(uncached, ready_s=3.0))
@@ -191,7 +191,7 @@ def test_nobody_crosses_a_link_while_local_is_predicted_sooner(
     full_s: float,
     uncached: float,
 ) -> None:
-    """Whatever waits where, and however full the link: with all that others lose, remote is cheaper."""
+    """For any backlogs and load of the link: with the delay of other requests, remote is cheaper."""
     over = links()
     if full_s:
         ships(over, "before", full_s, full_s)

@@ -1,4 +1,4 @@
-"""Requests that may be prefilled in another site: decided, reserved, paced, and told."""
+"""Requests that may be prefilled in another site: decision, reservation, pacing and reports."""
 
 from dataclasses import replace
 from itertools import count
@@ -125,7 +125,7 @@ class Setup:
         return decision
 
     def full(self, s: float, request_id: str = "full") -> None:
-        """The link is taken by somebody else."""
+        """Another replica's transfer fills the link."""
         self.publish(Shipping(request_id, NOW_US, "r2", LINK, round(s * GB), NOW_US, NOW_US + round(s * 1e6)))
 
 
@@ -169,7 +169,7 @@ def test_the_threshold_is_what_the_slow_loop_says_if_nobody_has_set_one() -> Non
 
 
 def test_what_a_decode_worker_holds_does_not_cross_where_it_is_kept() -> None:
-    """The second time half of the prompt is at a worker that keeps it; SGLang's do if they are told."""
+    """The second time half of the prompt is at a worker that keeps it; SGLang's do with the label."""
     half: dict[str, Any] = {"paths": (PATH[:64],), "prompt_bytes": 8192, "key": 2}
     bytes_crossed = {}
     for protocol, label in (("nixl", ""), ("sglang", ""), ("sglang", "true")):
@@ -218,7 +218,7 @@ def test_what_does_not_fit_waits_for_the_link_and_goes_when_it_is_free() -> None
 
 @pytest.mark.parametrize("replica", ["r1", "r2"])
 def test_the_first_of_those_who_wait_for_a_link_goes_first(replica: str) -> None:
-    """Its room is left to the better key, whatever worker that waits for; to another replica not for ever."""
+    """Its room is left to the better key, for any worker behind the link; to another replica for a time."""
     setup = Setup(*SITES)
     first = Waiting("first", NOW_US, replica, 0, 0, "m|@far>here", "w0", "normal/", 1, 1, 1, LINK)
     setup.publish(first)
@@ -233,7 +233,7 @@ def test_the_first_of_those_who_wait_for_a_link_goes_first(replica: str) -> None
 
 
 def test_the_room_of_a_link_is_left_unused_from_when_it_is_left_to_a_request_without_a_pause() -> None:
-    """250 ms of grace; the question alone does not begin them, and a pause of more begins them anew."""
+    """250 ms of grace; the question alone does not start them, and a longer pause restarts them."""
     setup = Setup(*SITES)
     setup.publish(Waiting("first", NOW_US, "r2", 0, 0, "m|@far>here", "w0", "normal/", 1, 1, 1, LINK))
     best, offloading = setup.fleet.tickets.first_for_link(LINK), setup.offloading
@@ -329,7 +329,7 @@ def test_verdicts_are_counted_and_the_newest_remembered() -> None:
 
 
 def test_the_slow_loop_counts_what_the_rule_compares_with_its_threshold() -> None:
-    """The second time the far worker holds the prompt, and the one at home nothing of it."""
+    """The second time the far worker holds the prompt, and the one at home does not."""
     setup = Setup(*SITES)
     for number in range(2):
         decision = setup.place(None, now_us=NOW_US + number * SECOND)
@@ -348,7 +348,7 @@ def test_the_slow_loop_counts_what_the_rule_compares_with_its_threshold() -> Non
 
 
 def patient(**changes: Any) -> Setup:
-    """No queue ever surges: who helps is seen alone."""
+    """No queue ever surges: the test sees the help of idle workers alone."""
     setup = Setup(*SITES)
     offload = setup.offloading.offload
     offload.rules = replace(offload.rules, surges=False, **changes)
@@ -380,7 +380,7 @@ def test_what_waits_for_one_side_waits_apart() -> None:
 
 
 def test_an_idle_worker_here_helps_who_would_wait_longer_for_one_far_away() -> None:
-    """Far away: what is left of 2.048 s, and as much for itself; here 4.096 s."""
+    """Far away: the rest of 2.048 s, and as much for itself; here 4.096 s."""
     setup = patient()
     setup.place()
     offered = msgspec.structs.replace(CLAIM, turn=0)

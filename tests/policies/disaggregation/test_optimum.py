@@ -1,4 +1,4 @@
-"""The throughput model against one written plainly, and what its optimum promises."""
+"""The throughput model against one written plainly, and the promises of its optimum."""
 
 from collections.abc import Sequence
 from math import inf, isclose
@@ -34,7 +34,7 @@ def kv_bytes(tokens: Floats) -> Floats:
 
 
 def histogram(requests: Sequence[float]) -> UncachedLengths:
-    """As many bins as numbers, an octave each from 512 tokens on."""
+    """Bins of an octave each from 512 tokens on, one for each number."""
     bounds = np.array([512.0 * 2.0**octave for octave in range(len(requests))])
     return UncachedLengths(0.75 * bounds, np.array(requests, dtype=np.float64), bounds)
 
@@ -166,7 +166,7 @@ def test_a_narrow_link_raises_the_threshold_and_is_never_asked_for_more_than_it_
 
 
 def test_where_decode_is_the_bottleneck_the_threshold_is_where_prefill_saturates_last() -> None:
-    """Many thresholds serve what one decode worker can; (7) holds among them."""
+    """Many thresholds serve the capacity of one decode worker; (7) holds among them."""
     model = ThroughputModel(MIXED, stages(prefill=4, decode=1, convertible=0))
     best = model.best().throughput
     assert best.bound is Stage.DECODE

@@ -64,7 +64,7 @@ class Request:
         if self._stage.full:
             return self._stage.queued(ticket_id)
         now_us = self._stage.time.clock.now_us()
-        # Of a decision the room looks at nothing.
+        # The room reads nothing of a decision.
         return Decision(None, Placed(ticket_id, now_us, "far", "r1", 0, 0, 0))  # type: ignore[arg-type]
 
     def dispatched(self, decision: Decision) -> None:
@@ -86,7 +86,7 @@ def test_one_that_waits_for_a_link_is_asked_every_few_looks_and_goes_when_there_
 
 
 def test_many_that_wait_for_a_link_are_asked_five_hundred_times_a_second_in_all() -> None:
-    """And those who have not been for longest 200 times, as ever."""
+    """The room also asks those that were asked longest ago, 200 times a second."""
     stage = Stage()
     stage.enter(200)
     stage.time.advance(2.0)

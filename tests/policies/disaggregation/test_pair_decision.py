@@ -117,7 +117,7 @@ class Setup:
 
 
 def paired(workers: tuple[str, ...]) -> tuple[Slots, Pairing]:
-    """Who may begin, and who ends it."""
+    """Workers that may begin a request, and their decode workers."""
     decode: dict[str, list[int]] = {}
     for slot, worker in enumerate(workers):
         role, _, protocol = worker.partition(":")

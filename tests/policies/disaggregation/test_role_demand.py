@@ -1,4 +1,4 @@
-"""What the slow loop is told of a fleet."""
+"""Facts about a fleet for the slow loop."""
 
 import numpy as np
 import pytest

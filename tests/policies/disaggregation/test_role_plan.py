@@ -1,4 +1,4 @@
-"""Who should prefill and who decode, and when that is worth a change."""
+"""Roles that workers should have, and the time at which a change is worth its cost."""
 
 from dataclasses import replace
 from math import inf
@@ -213,7 +213,7 @@ def test_who_is_not_convertible_or_unwell_or_drained_or_was_stuck_does_not_turn(
 
 
 def test_the_last_of_a_role_among_those_that_work_together_stays() -> None:
-    """Two that speak another protocol: neither may become what the other is."""
+    """Two speak another protocol: neither may take the other's role."""
     others = [member(50, "prefill", group="h"), member(51, "decode", group="h")]
     members = [replace(one, convertible=False) for one in fleet(2, 10)] + others
     assert plan_roles(demand(), members, None, NOW_US, RULES).roles == {}

@@ -1,4 +1,4 @@
-"""How workers turn while leaders and workers die: the fold, the plan and time, without the shell."""
+"""Turns of workers while leaders and workers die: the fold, the plan and time, without the shell."""
 
 from collections import Counter
 from collections.abc import Mapping
@@ -50,7 +50,7 @@ DEMANDS = [demand(lengths, StageLoad(1.0, 0.0, 1.0)) for lengths in (SHORT, LONG
 
 
 class World:
-    """Convertible workers behind a log, and what happens to them; a leader looks every ten seconds."""
+    """Convertible workers behind a log, and their events; a leader looks every ten seconds."""
 
     def __init__(self, prefill: int, decode: int) -> None:
         self.fleet = FleetState()
@@ -117,7 +117,7 @@ class World:
         return step
 
     def ended(self, worker_id: str, role: str, outcome: Switched, replica: str = "r1") -> tuple[Op, ...]:
-        """Say what became of an engine."""
+        """Publish the outcome of an engine's switch."""
         member, known = self.member(worker_id), self.fleet.offload_plan
         last = role_taken(member, role, outcome, known, replica, self.now_us)
         self.say(last.ops)
@@ -125,7 +125,7 @@ class World:
         return last.ops
 
     def passes(self, seconds: int = LOOK_S) -> None:
-        """Time goes on; who drains gets free, but for those whose answers never end."""
+        """Let time pass; draining workers become idle, but for those whose answers never end."""
         self.now_us += seconds * SECOND
         for worker in self.fleet.workers():
             if worker.draining and worker.worker_id not in self.endless:

@@ -1,4 +1,4 @@
-"""What follow-ups teach of the ends of prompts and answers."""
+"""Lessons of follow-ups on the ends of prompts and answers."""
 
 from policies.dispatch.continuations import Continuations, end_reach
 from radix import HASH_BYTES, AttentionProfile, chain_bytes

@@ -1,4 +1,4 @@
-"""What a decision says, and that it only says it."""
+"""Contents of a decision; deciding changes nothing."""
 
 import itertools
 from collections.abc import Callable, Sequence
@@ -202,7 +202,7 @@ def test_ends_count_for_models_with_windows() -> None:
 def test_the_log_hears_where_a_prompt_leaves_what_a_worker_with_windows_holds(
     profile: AttentionProfile, paths: tuple[bytes, ...], junction_blocks: int
 ) -> None:
-    """One prompt of 16 blocks is held by both workers; of a batch nobody can tell."""
+    """Both workers hold one prompt of 16 blocks; for a batch, the place is unknown."""
     setup = Setup()
     for worker in ("a:80", "b:80"):
         setup.shared.publish(Placed(worker, NOW_US - 5, worker, "r2", 1, 1, 4096, (PATH,)))
@@ -224,7 +224,7 @@ def test_the_log_hears_where_a_prompt_leaves_what_a_worker_with_windows_holds(
 def test_of_sglang_only_a_prompt_of_whole_blocks_that_leaves_nothing_ends_there(
     prompt_bytes: int, leaves: bool, ends: bool
 ) -> None:
-    """Whoever says that it is SGLang: the setting of the model, or the worker."""
+    """Either the setting of the model or the worker says that the engine is SGLang."""
     windows = AttentionProfile("sliding_window", 128)
     for profile, told in ((replace(windows, dialect="sglang"), None), (windows, "sglang")):
         setup = Setup(dialect=lambda _slot, told=told: told)
@@ -272,7 +272,7 @@ def test_placed_requests_are_counted_for_policies_that_take_turns() -> None:
 
 
 class Ordered(Setup):
-    """One worker, whose engine prefills 2,048 tokens in a step and lets nobody find them before."""
+    """One worker, whose engine prefills 2,048 tokens in a step and publishes them only afterwards."""
 
     def __init__(self, *, step_tokens: int = 2048, level: ServiceLevel | None = None) -> None:
         super().__init__()
@@ -312,7 +312,7 @@ class Ordered(Setup):
 
 
 def test_a_follower_waits_for_its_leader_and_goes_with_its_first_token() -> None:
-    """4,096 tokens are two steps: who joins the second one computes half of them again."""
+    """4,096 tokens are two steps: a request that joins the second step computes half of them again."""
     setup = Ordered()
     leader = setup.go()
     held = setup.ask()
@@ -383,7 +383,7 @@ def labelled() -> Setup:
     ],
 )
 def test_the_bucket_is_that_of_one_prompt_and_its_answer(changes: Any, bucket: int) -> None:
-    """Of a batch the longest prompt counts, and of several answers one: none sees the tokens of another."""
+    """In a batch the longest prompt counts, and one of several answers: none sees the tokens of another."""
     parsed = msgspec.structs.replace(TEXT, **changes)
     assert labelled().decider.length_of(parsed) == LengthClass(bucket)
     assert Setup().decider.length_of(parsed) == ANY_LENGTH

@@ -1,4 +1,4 @@
-"""Who is next when some have declined: as if those did not wait, and only while they are named."""
+"""The next request after some declined: as if those did not wait, and only while they are named."""
 
 from hypothesis import given
 from hypothesis import strategies as st

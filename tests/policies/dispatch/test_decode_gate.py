@@ -1,4 +1,4 @@
-"""Requests that wait for the room of a decode worker: never too many there, never one held in vain."""
+"""Requests that wait for the room of a decode worker: never too many there, never one without reason."""
 
 from collections import Counter
 
@@ -11,12 +11,12 @@ from policies import AdmissionRules, Finished, Placed
 from policies.dispatch.request_queue import LOOK_S
 
 CAPACITY_TOKENS, USABLE_TOKENS = 10_000, 9_500
-"""What a decode worker holds, and the 95 percent of it that are used: two or three long prompts."""
+"""Capacity of a decode worker, and the 95 percent of it that are used: two or three long prompts."""
 
 RUNNING_MAX = 4
 
 ASKED_MAX_PER_S = 4
-"""How often a request decides afresh that cannot go (`policies.dispatch.request_queue.ASKED_S`)."""
+"""Decisions per second of a request that cannot go (`policies.dispatch.request_queue.ASKED_S`)."""
 
 arrivals = st.lists(
     st.tuples(
@@ -52,7 +52,7 @@ def check_rooms(stage: Stage) -> None:
 
 
 def held_in_vain(stage: Stage) -> bool:
-    """Whether the first to go waits, although a prefill worker is idle and a decode worker has its room."""
+    """True if the first to go waits, although a prefill worker is idle and a decode worker has its room."""
     seen = stage.replicas[0]
     first = min(seen.fleet.tickets, default=None)
     if first is None:
@@ -96,7 +96,7 @@ def test_nobody_is_held_in_vain_and_everything_is_released_once(
 def test_no_decode_worker_is_given_more_than_it_can_take(
     script: list[tuple[float, int, int]], workers: int, decode: int
 ) -> None:
-    """By one replica, or several that hear each other at once."""
+    """The rule holds for one replica, and for several that hear each other at once."""
     stage = stage_of(workers, decode, 2)
     for gap_s, tokens, replica in script:
         stage.time.advance(gap_s)

@@ -1,4 +1,4 @@
-"""Who loses the place in a full queue: a lesser class, then whoever has more waiting than is due."""
+"""Loss of a place in a full queue: a lesser class first, then the flow with the most above its due."""
 
 from collections import Counter
 from collections.abc import Iterable
@@ -51,7 +51,7 @@ def test_nobody_is_displaced_by_a_lesser_class_nor_by_the_own_flow() -> None:
 
 
 def test_of_the_own_class_the_flow_goes_first_that_has_most_waiting_by_its_weight() -> None:
-    """Of big, 300 wait at weight 3; of a, 200 at weight 1."""
+    """Flow big has 300 waiting at weight 3; flow a has 200 at weight 1."""
     tickets = queue()
     put(tickets, "big", "normal/big", service_us=300)
     put(tickets, "a1", "normal/a")
@@ -93,7 +93,7 @@ steps = st.lists(
 
 
 def naive(waiting: Iterable[Ticket], flow: str, service_us: int) -> set[str]:
-    """Whom a request may displace at r1, by looking at all."""
+    """Tickets that a request may displace at r1, by looking at all."""
     waiting = list(waiting)
     work: Counter[str] = Counter()
     for ticket in waiting:
@@ -136,7 +136,7 @@ def test_it_agrees_with_looking_at_all(
     )
 )
 def test_places_end_up_by_weight_however_often_each_comes(script: list[tuple[str, int]]) -> None:
-    """Nobody who was turned away would have had less waiting by weight than anybody who stayed."""
+    """No rejected request would have had less waiting by weight than any request that stayed."""
     tickets = queue()
     for number, (flow, work_us) in enumerate(script):
         if tickets.count >= 10:

@@ -1,4 +1,4 @@
-"""Who would miss what is promised is told so; load judged ahead does not swing as naive judgement does."""
+"""A request that would miss the service level is rejected; load predicted ahead does not oscillate."""
 
 from collections import deque
 from collections.abc import Callable
@@ -85,7 +85,7 @@ def test_a_request_that_two_workers_share_waits_for_both_and_for_the_transfer() 
 
 
 def test_who_decodes_elsewhere_is_judged_by_the_batches_there() -> None:
-    """Nobody decodes on its own worker, and ten on the one that would go on; 20 ms and 1 ms for each."""
+    """No request decodes on its own worker, ten on the one that would go on; 20 ms and 1 ms for each."""
     fleet = fleet_of(3)
     for number in range(10):
         fleet.apply(Placed(f"r{number}", NOW_US, "w2:1", "one", 0, 0, 1))
@@ -129,7 +129,7 @@ def test_a_longer_prompt_is_promised_more_time() -> None:
 
 
 def test_who_waits_is_sent_away_only_for_certain() -> None:
-    """Judged anew, the tickets ahead are no reason any more; what it has waited is."""
+    """A second judgement no longer counts the tickets ahead, only the time that it has waited."""
     fleet = fleet_of()
     wait(fleet, "before", 100.0)
     level = ServiceLevel(ttft_slo_s=5.0)
@@ -188,7 +188,7 @@ Admits = Callable[[FleetState, int], bool]
 
 
 def decodes_over_time(admits: Admits, lasts_s: Callable[[], float]) -> list[int]:
-    """How many decode at each tick, from the second minute on."""
+    """Number of decodes at each tick, from the second minute on."""
     fleet, due = fleet_of(1), deque[tuple[float, str]]()
     ends: list[tuple[float, str]] = []
     counts: list[int] = []
@@ -220,7 +220,7 @@ def predicted(fleet: FleetState, now_us: int) -> bool:
 
 
 def naive(fleet: FleetState, _: int) -> bool:
-    """By who decodes now."""
+    """Judge by the decodes of the moment."""
     loads = fleet.loads
     return FIT.tpot_s(1 + loads.inflight_requests[0] - loads.prefill_requests[0]) <= SLO.tpot_slo_s
 
@@ -238,7 +238,7 @@ FIT = fit_of(0.01, 0.0005, DECODE_S)
 def test_load_predicted_at_the_end_of_the_prefill_does_not_oscillate_and_the_naive_does(
     scattered: bool,
 ) -> None:
-    """Decodes last alike, or at random. The naive lets in 48 too many before the first of them arrives."""
+    """Decodes last equally long, or at random. The naive lets in 48 too many before the first arrives."""
     random = Random(3)
     lasts_s = (lambda: random.expovariate(1 / DECODE_S)) if scattered else (lambda: DECODE_S)
     steady, swinging = decodes_over_time(predicted, lasts_s), decodes_over_time(naive, lasts_s)

@@ -1,4 +1,4 @@
-"""What answers teach, and what they must not be mistaken to say.
+"""Lessons of answers, and conclusions that they do not allow.
 
 Prompts of 16 KiB: 16 blocks of 1 KiB, 4,096 tokens at 4 bytes per token.
 """
@@ -93,7 +93,7 @@ class Setup:
         self.shared.publish(Placed(request_id, at_us, "w:80", "r1", 1, 1, 1, (blocks,)))
 
     def held(self, blocks: bytes) -> int:
-        """How many leading blocks the tree believes the worker to hold."""
+        """Leading blocks that the tree believes the worker to hold."""
         return int(self.shared.fleet.tree.match(blocks, FULL_ATTENTION).matched[0])
 
 
@@ -165,7 +165,7 @@ def test_of_a_worker_whose_engine_says_what_it_removes_nothing_is_trimmed(setup:
 
 
 def test_of_a_model_with_windows_only_the_ends_go_that_were_not_valid(setup: Setup) -> None:
-    """All 16 blocks are there; what was missing are the windows behind the fifth, with the slack of text."""
+    """All 16 blocks are there; the windows behind the fifth were missing, with the slack of text."""
     setup.place(path(20), NOW_US - 10)
     setup.answer(4096, 1024, tried=attempt(16, windowed=True))
     (gone,) = setup.shared.said(EndGone)
@@ -202,7 +202,7 @@ def test_a_start_denser_than_the_rest_is_no_shortfall(setup: Setup) -> None:
 
 
 def test_branches_used_since_survive_a_correction(setup: Setup) -> None:
-    """What was placed after the oldest unfinished prefill may simply not have been computed yet."""
+    """A prompt placed after the oldest unfinished prefill may simply not be computed yet."""
     old, new = path(16, 1, common=8), path(16, 2, common=8)
     setup.place(old, NOW_US - 10, "old")
     setup.place(new, NOW_US - 2, "new")
@@ -383,7 +383,7 @@ def test_prefills_are_known_after_enough_of_them_and_not_of_prompts_much_longer(
     assert not setup.feedback.knows_prefills("other", 100)
 
 
-# What fetches from a pool take.
+# Times of fetches from a pool.
 
 
 def test_fetches_that_are_cut_off_make_the_pool_slower_for_all_replicas(pooled: Setup) -> None:
@@ -429,7 +429,7 @@ def lost(setup: Setup, **changes: Any) -> Attempt:
 
 
 def test_a_shortfall_says_how_much_a_worker_keeps(setup: Setup) -> None:
-    """Of 48 blocks used since then nothing is cached: it keeps fewer, by half of those that are lost."""
+    """None of 48 blocks used since then is cached: it keeps fewer, by half of the lost blocks."""
     tried = lost(setup)
     setup.answer(4096, 0, tried=tried)
     (said,) = setup.shared.said(CapacityLearned)
@@ -458,7 +458,7 @@ def test_a_model_with_windows_and_an_engine_that_says_what_it_removes_say_nothin
 
 
 def test_more_than_predicted_raises_it_again_but_never_above_what_the_worker_says(setup: Setup) -> None:
-    """Also if all of the prompt was believed to be evicted."""
+    """The rule also holds if all of the prompt was believed to be evicted."""
     setup.shared.publish(WorkerPut("w:80", NOW_US + 1, "r1", "http://w:80", capacity_tokens=256 * 50))
     setup.shared.publish(CapacityLearned("w:80", NOW_US + 1, "r2", 256 * 40))
     for _ in range(20):
@@ -521,7 +521,7 @@ def test_what_decoding_costs_is_learned_from_streams_by_how_many_decode_together
 
 
 def test_what_decoding_costs_is_told_when_it_is_known_and_when_it_changes(setup: Setup) -> None:
-    """Also of answers that another worker prefilled."""
+    """The rule also holds for answers that another worker prefilled."""
     setup.feedback.learn_decodes("default")
     for number in range(100):
         setup.answer(decode=(1.0, 101), ttft_s=0.3)
@@ -564,7 +564,7 @@ def test_workers_that_come_and_go_do_not_pile_up(setup: Setup) -> None:
 
 
 def test_counts_that_cannot_be_teach_nothing() -> None:
-    """Not even that the worker reports what it had cached."""
+    """They do not even teach that the worker reports its cached tokens."""
     setup = Setup()
     odd = Usage(4096, None, 8, possible=False)
     setup.place(path(16), NOW_US)
@@ -600,7 +600,7 @@ class Worker:
         sent_us: int = 0,
         computes_all: bool = False,
     ) -> bool:
-        """Answer one prompt; whether the worker is now thought to have lost everything."""
+        """Answer one prompt; return True if the worker is now believed to have lost everything."""
         before = len(self.setup.shared.said(Forget))
         self.now_us += 1_000_000
         placed_us = sent_us or self.now_us
@@ -616,7 +616,7 @@ class Worker:
 
 @pytest.fixture
 def worker(setup: Setup) -> Worker:
-    """It has just answered four sessions, and reuses what it has."""
+    """A worker that has just answered four sessions, and reuses its blocks."""
     worker = Worker(setup)
     for branch in range(4):
         worker.answers(branch, 0, 0)
@@ -625,7 +625,7 @@ def worker(setup: Setup) -> Worker:
 
 
 def test_three_complete_failures_in_a_row_are_a_flush(worker: Worker) -> None:
-    """What was placed since the first of them is held again."""
+    """Prompts placed since the first of them are held again."""
     assert [worker.answers(branch, 0) for branch in (1, 2, 3)] == [False, False, True]
     assert [worker.setup.held(path(16, branch)) for branch in range(4)] == [0, 16, 16, 16]
     assert [worker.answers(branch, 0) for branch in (1, 2, 3)] == [False] * 3

@@ -1,4 +1,4 @@
-"""Who would compute again what another is just computing, and whether waiting for that is sooner.
+"""Requests that would compute blocks of a running prefill again, and whether waiting for it is sooner.
 
 Blocks of 256 tokens; an engine of 10,000 tokens a second.
 """
@@ -54,7 +54,7 @@ BUSY = placed("busy", "zzz", at_us=NOW_US - 1)
         ((), 0, 100, 0),  # at its only step: the follower joins the next one
         ((BUSY,), 0, 100, 8),  # both wait for the same step
         ((BUSY,), 6, 100, 2),  # the same, of a leader that found six
-        ((BUSY,), 8, 100, 0),  # of what it found nothing is computed
+        ((BUSY,), 8, 100, 0),  # the blocks that it found are not computed
         ((), 0, 3, 2),  # steps of 3, 3, 3 and 1: the last is free for two blocks more, it has blocks 9 and 10
         ((BUSY,), 0, 3, 2),
         ((), 0, 5, 3),  # steps of 5 and 5: the second begins with block 5
@@ -67,7 +67,7 @@ def test_what_the_last_step_of_a_leader_computes_is_computed_again(
     """The leader has ten blocks, the follower eight of them and two others."""
     fleet = fleet_of(*before, placed("leader", "abcdefghij", leader_safe))
     if step == 3:
-        # Of the last step, block 10 alone, the follower shares nothing.
+        # The follower shares nothing of the last step, block 10 alone.
         assert repeated(fleet, "abcdefghxy", 8, step) == 0
         assert repeated(fleet, "abcdefghij", 10, step) == 1
     else:
@@ -75,7 +75,7 @@ def test_what_the_last_step_of_a_leader_computes_is_computed_again(
 
 
 def test_what_a_follower_does_not_find_anyway_is_not_computed_again() -> None:
-    """Of eight shared blocks a window lets it continue after five."""
+    """A window lets it continue after five of eight shared blocks."""
     fleet = fleet_of(BUSY, placed("leader", "abcdefghij"))
     assert repeated(fleet, "abcdefghxy", 5) == 5
     assert repeated(fleet, "abcdefghxy", 0) == 0

@@ -1,4 +1,4 @@
-"""One slow worker: learned from its answers, by all replicas alike, and its class is not priced by it."""
+"""One slow worker: all replicas learn it from its answers, and its class is not priced by it."""
 
 import random
 from collections import Counter

@@ -1,4 +1,4 @@
-"""Whom another prompt makes cheaper, beside a comparison of all with all."""
+"""Waiting prompts that another prompt makes cheaper, beside a comparison of all with all."""
 
 from hypothesis import given
 from hypothesis import strategies as st

@@ -1,4 +1,4 @@
-"""Who serves which of those that wait."""
+"""Workers that serve each lane of the queue."""
 
 import numpy as np
 import pytest
@@ -114,7 +114,7 @@ def test_lanes_are_followed_when_partners_change() -> None:
 
 
 class Sited:
-    """Of the workers 0 to 4 the first two are local, 2 and 3 behind one link, 4 behind another."""
+    """Workers 0 and 1 are local, 2 and 3 behind one link, 4 behind another."""
 
     def __init__(self) -> None:
         self.parted: CandidatesBySite | None = CandidatesBySite(

@@ -1,8 +1,8 @@
 """Laws of the waiting queue, under drawn workloads with sessions whose prompts are cached somewhere.
 
 A request is held only where the price of waiting is at most that of starting on any idle worker, and only for
-as long as that is so (`policies.dispatch.decision`). The rest follows: nobody is overtaken beyond the bound
-of the order, nobody starves, and declining costs few decisions.
+as long as that is so (`policies.dispatch.decision`). The rest follows: no request is overtaken beyond the
+bound of the order, none starves, and declining costs few decisions.
 """
 
 from collections.abc import Callable
@@ -21,7 +21,7 @@ from policies.scoring.expected_cost import expected_cost
 K = 4.0
 ASK_S = 0.05
 GRACE_S = 0.02
-"""Of `fakes.rooms` without a delay of the log."""
+"""The grace time of `fakes.rooms` without a delay of the log."""
 
 Arrival = tuple[float, int, int, int]
 
@@ -53,7 +53,7 @@ def is_idle(replica: Replica, slot: int) -> bool:
 
 
 def prices(request: Request) -> dict[int, float]:
-    """What each worker costs a request that waits, by slot."""
+    """Price of each worker for a request that waits, by slot."""
     replica = request.replica
     fleet, lane = replica.fleet, lane_of("m")
     slots = replica.slots_of(lane)
@@ -84,7 +84,7 @@ def better_idle(stage: Stage) -> set[tuple[str, int]]:
 def test_who_waits_beside_an_idle_worker_pays_no_more_for_that_than_there(
     script: list[Arrival], fleet: tuple[int, int]
 ) -> None:
-    """But for as long as an answer is believed, a look and, with replicas, the grace take."""
+    """The wait lasts only as long as an answer is believed, a look and, with replicas, the grace take."""
     workers, replicas = fleet
     stage = Stage(workers, replicas, k=K, rules=RoomRules(ask_s=ASK_S))
     patience_s = ASK_S + 2 * LOOK_S + (replicas - 1) * (GRACE_S + 2 * LOOK_S)

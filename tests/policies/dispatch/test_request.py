@@ -1,4 +1,4 @@
-"""The facts of a request are the same, whoever has them."""
+"""Facts of a request are the same from every source."""
 
 import msgspec
 

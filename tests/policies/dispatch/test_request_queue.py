@@ -1,4 +1,4 @@
-"""Who goes when: the laws of the common queue, held to by the real rooms over a modelled fleet."""
+"""Order of requests: the laws of the common queue, checked on the real rooms over a modelled fleet."""
 
 import itertools
 from collections.abc import Callable
@@ -125,9 +125,9 @@ def test_with_a_great_k_the_least_work_goes_first() -> None:
 def test_nobody_waits_while_a_worker_is_idle(
     script: list[tuple[float, int, int]], workers: int, delay_s: float, shared: int, replicas: int
 ) -> None:
-    """Where what is cached is worth less than the target backlog, so that waiting for it never pays.
+    """Cached blocks are worth less here than the target backlog, so that waiting for them never pays.
 
-    But for as long as a look, the log and the grace take.
+    The wait lasts only as long as a look, the log and the grace take.
     """
     stage = Stage(workers, replicas, delay_s=delay_s)
     patience_s = 2 * LOOK_S + (0.02 + 6 * delay_s if replicas > 1 else 0.0)
@@ -144,7 +144,7 @@ def test_nobody_waits_while_a_worker_is_idle(
     assert all(request.done for request in stage.requests)
 
 
-# What a request waits for.
+# The workers for which a request waits.
 
 
 def test_who_would_rather_have_its_busy_worker_than_an_idle_one_waits_for_that_one() -> None:
@@ -224,7 +224,7 @@ def test_who_begins_to_wait_knows_what_was_placed_before() -> None:
 
 
 def test_work_that_others_have_cached_meanwhile_makes_a_request_cheap() -> None:
-    """Asked again while it waits, it says so, and goes before what came before it."""
+    """The queue asks it again while it waits: its ticket changes, and it goes before earlier requests."""
     stage = Stage(workers=1, k=4.0)
     stage.arrive(16_384, name=50)
     leader = stage.arrive(32_000, name=7)
@@ -261,7 +261,7 @@ def test_who_follows_a_prompt_that_another_replica_placed_says_so_at_the_next_lo
 
 
 def test_nobody_is_asked_again_and_again_in_vain() -> None:
-    """Of 200 requests that wait for 4 s, no more than 200 a second are asked."""
+    """The queue asks at most 200 of 200 waiting requests a second, for 4 s."""
     stage = Stage(workers=1)
     stage.arrive(60_000)
     waiting = [stage.arrive(4096) for _ in range(200)]
@@ -321,7 +321,7 @@ def test_beyond_the_bound_of_requests_the_next_one_is_rejected_with_the_time_tha
 
 @pytest.mark.parametrize("rules", [RoomRules(tokens_max=10_000), RoomRules(drain_s_max=3.0)])
 def test_the_bound_of_work_is_reached_by_one_request_and_holds_for_the_next(rules: RoomRules) -> None:
-    """Of the two that wait each has 4,096 tokens, 0.3 s of work, and the long one 5 s."""
+    """The two that wait have 4,096 tokens each, 0.3 s of work, and the long one 5 s."""
     stage = Stage(workers=1, rules=rules)
     assert all(request.waits for request in full(stage, 2))
     assert stage.arrive(60_000).waits
@@ -345,7 +345,7 @@ def test_in_a_full_queue_the_more_urgent_takes_the_place_of_the_last_of_the_leas
 
 
 def test_in_a_full_queue_whoever_asks_most_often_does_not_keep_the_others_out() -> None:
-    """Three of a noisy tenant fill the queue; a quiet one, alike in all else, gets a place."""
+    """Three of a noisy tenant fill the queue; a quiet one, equal in all else, gets a place."""
     stage = Stage(workers=1, rules=RoomRules(size=3))
     first, second, third = full(stage, 3, flow="normal/noisy")
     quiet = stage.arrive(4096, flow="normal/quiet")
@@ -449,7 +449,7 @@ def test_a_late_log_costs_the_order_no_more_than_its_delay() -> None:
 
 
 def test_what_waits_at_a_replica_that_died_is_waited_for_no_longer_than_the_grace() -> None:
-    """Its heartbeat expires after 3 s; nobody stands still that long."""
+    """Its heartbeat expires after 3 s; no request waits that long."""
     stage = Stage(workers=1, replicas=2, k=0.0, delay_s=0.002)
     stage.arrive(16_384, replica=1)
     stage.time.advance(0.01)
@@ -467,7 +467,7 @@ def test_what_waits_at_a_replica_that_died_is_waited_for_no_longer_than_the_grac
 
 
 def test_of_what_waits_for_another_worker_an_idle_one_is_given_only_the_best_of_all_replicas() -> None:
-    """All replicas see it fall idle before they hear of what the others send."""
+    """All replicas see it fall idle before they hear of the others' dispatches."""
     stage = Stage(workers=2, replicas=4, delay_s=0.005, rules=RoomRules(ask_s=1000.0))
     warm = stage.arrive(32_000, name=7)
     stage.run()
@@ -584,7 +584,7 @@ def test_a_worker_at_its_caps_is_given_nothing_more() -> None:
 
 
 def test_a_look_moves_so_many_at_a_time_and_goes_on_in_the_next_turn() -> None:
-    """A hundred wait at a worker's caps, which are then lifted: nobody may hold the loop for all."""
+    """A hundred wait at a worker's caps, which are then lifted: no look may hold the loop for all."""
     rules = AdmissionRules(backlog_target_s=100.0, backlog_target_s_max=100.0, worker_running_max=1)
     stage = Stage(workers=1, admission=rules)
     waiting = full(stage, 100)
@@ -603,7 +603,7 @@ def test_a_look_moves_so_many_at_a_time_and_goes_on_in_the_next_turn() -> None:
 def test_who_is_let_in_keeps_what_is_promised_and_who_would_not_is_told(
     k: float, script: list[tuple[float, int, int]]
 ) -> None:
-    """2 s to the first token. What is overtaken and late for that is rejected as soon as that is certain."""
+    """2 s to the first token. An overtaken request is rejected as soon as it is certain to miss that."""
     level = ServiceLevel(ttft_slo_s=2.0)
     stage = Stage(workers=2, k=k, level=level)
     for gap_s, tokens, _ in script * 2:
@@ -623,7 +623,7 @@ def test_who_is_let_in_keeps_what_is_promised_and_who_would_not_is_told(
 
 @pytest.mark.no_cover
 def test_under_a_promise_the_fleet_is_kept_busy_with_what_keeps_it() -> None:
-    """Three times what two workers can do, for 20 s: without a promise nearly all would be late."""
+    """Three times the capacity of two workers, for 20 s: without a promise nearly all would be late."""
     level = ServiceLevel(ttft_slo_s=2.0)
     done = []
     for promised in (level, None):

@@ -51,7 +51,7 @@ class Fleet:
 
 
 def test_a_newcomer_never_moves_a_learned_price_by_more_than_5_percent() -> None:
-    """As each replica does once in a rolling restart; answers scatter by a factor of two."""
+    """Each replica restarts once in a rolling restart; answers scatter by a factor of two."""
     fleet = Fleet()
     fleet.prefills(fleet.replica("a"), 1000)
     learned_s = fleet.price_s
@@ -141,7 +141,7 @@ def test_what_an_older_version_says_is_gone_on_from() -> None:
 def test_words_that_cross_on_their_way_cost_observations_and_no_accuracy(
     replicas: int, words_per_s: float
 ) -> None:
-    """The newest of two words, each 3 ms late, does not have what is in the other one (decision 0063)."""
+    """The newest of two words, each 3 ms late, lacks the facts of the other one (decision 0063)."""
     found = learn(replicas, delay_us=3_000, answers=5_000)
     assert found.last_prices == [pytest.approx(1.0, rel=0.05)] * replicas
     assert found.words_per_s <= words_per_s

@@ -1,4 +1,4 @@
-"""Whose turn it is: the rules of the decider, each with the reason that decides.
+"""Turns of requests: the rules of the decider, each with the reason that decides.
 
 Prompts of 4,096 tokens (0.3 s), and a target backlog of 0.5 s: ``BUSY`` has 1 s of backlog, ``ROOM`` 0.4 s.
 """
@@ -75,7 +75,7 @@ class Setup:
     def waits(
         self, request_id: str, key_us: int, worker: str = "", replica: str = "r2", service_us: int = 1
     ) -> None:
-        """Somebody waits already."""
+        """Let a request wait."""
         op = Waiting(
             *(request_id, NOW_US, replica, NOW_US, NOW_US + key_us, "m|", worker, "normal/"),
             *(service_us, 1, 1),
@@ -260,7 +260,7 @@ def test_who_has_its_cache_elsewhere_declines_and_waits_there() -> None:
     assert behind_it.placed.worker == "w0"
 
 
-# 4. What it waits for.
+# 4. The workers for which it waits.
 
 
 def test_without_a_preference_it_waits_for_any_worker() -> None:
@@ -287,7 +287,7 @@ def test_a_request_that_waits_already_keeps_its_ticket() -> None:
     assert Setup(BUSY).held(entry(ticket_id="mine")).request_id == "mine"
 
 
-# Who never waits, and who pays.
+# Requests that never wait, and charges.
 
 
 def test_without_a_claim_nobody_waits() -> None:

@@ -1,4 +1,4 @@
-"""Learned capacities, against caches that evict what was not used for longest."""
+"""Learned capacities, against caches that evict the least recently used blocks."""
 
 from collections import OrderedDict
 from math import inf

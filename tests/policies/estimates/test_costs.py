@@ -145,7 +145,7 @@ def test_after_32_prefills_a_fit_is_right_to_a_factor_of_two_up_to_twice_their_l
 
 
 def test_prompts_of_one_length_only_do_not_blow_up() -> None:
-    """a, b and c0 cannot be told apart: predictions are right where there is data, sane elsewhere."""
+    """The data cannot separate a, b and c0: predictions are right where there is data, sane elsewhere."""
     fit = ServiceFit(PROFILES["default"])
     for _ in range(5000):
         fit.observe(1000.0, 0.0, 0.2)

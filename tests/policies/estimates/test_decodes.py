@@ -1,4 +1,4 @@
-"""What decoding costs, learned from answers, and who will be decoding when."""
+"""Decode times learned from answers, and the requests that will be decoding at a time."""
 
 from math import exp, inf
 from random import Random
@@ -60,7 +60,7 @@ def test_another_line_is_found_when_the_engine_changes() -> None:
 
 
 def test_batches_of_one_size_say_nothing_of_others() -> None:
-    """The base takes it all, so that nobody is rejected for what was never seen."""
+    """The base takes it all, so that no request is rejected by a size that was never seen."""
     fit = DecodeFit()
     for _ in range(500):
         fit.observe(20, 99 * 0.02, 100)
@@ -93,7 +93,7 @@ def test_who_decodes_goes_and_who_prefills_comes() -> None:
 
 
 def test_a_steady_stream_keeps_as_many_as_little_says() -> None:
-    """5 a second, each for 10 s: 50 decode, and 50 will, however far one looks."""
+    """5 a second, each for 10 s: 50 decode, and 50 will at any later time."""
     for horizon_s in (0.001, 1.0, 7.0, 300.0):
         assert decoding_after(horizon_s, 50, 5 * horizon_s, 10.0) == pytest.approx(50)
 

@@ -1,4 +1,4 @@
-"""What is learned of fetches from a pool: how long they take."""
+"""Learned times of fetches from a pool."""
 
 import pytest
 

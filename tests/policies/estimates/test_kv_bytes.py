@@ -1,4 +1,4 @@
-"""What crosses between a prefill and a decode worker, in bytes."""
+"""Bytes that cross between a prefill and a decode worker."""
 
 import pytest
 from hypothesis import given

@@ -1,4 +1,4 @@
-"""What came lately, by length, in any order."""
+"""Recent requests by length, in any order of arrival."""
 
 from hypothesis import given
 from hypothesis import strategies as st
@@ -46,7 +46,7 @@ def test_the_order_does_not_matter(added: list[Added], chance: object) -> None:
 
 @given(ADDED, st.lists(MINUTES, max_size=5))
 def test_a_question_changes_nothing(added: list[Added], asked: list[int]) -> None:
-    """Replicas that are asked hold the same as others, and what they are asked next is answered alike."""
+    """Replicas that were asked hold the same as others, and answer the next question equally."""
     histogram, untouched = told(added), told(added)
     for minute in asked:
         histogram.demand(minute * MINUTE_US)
@@ -62,7 +62,7 @@ def test_a_later_question_counts_what_is_left_in_its_window(added: list[Added], 
 
 @given(ADDED)
 def test_only_the_last_minutes_count(added: list[Added]) -> None:
-    """By definition: everything in the window of the newest minute."""
+    """The definition: everything in the window of the newest minute."""
     newest = max((minute for minute, _, _ in added), default=0)
     late = [one for one in added if newest - one[0] < WINDOW_MINUTES]
     demand = told(added).demand(newest * MINUTE_US)

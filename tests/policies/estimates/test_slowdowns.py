@@ -1,4 +1,4 @@
-"""Slowdowns: what a worker takes over what most of its class take."""
+"""Slowdowns: a worker's time over that of most of its class."""
 
 from random import Random
 

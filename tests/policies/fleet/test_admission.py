@@ -1,4 +1,4 @@
-"""Who has room: below the target backlog and below the caps; no report, old or absurd, stops dispatch."""
+"""Room of workers: below the target backlog and the caps; no report, old or absurd, stops dispatch."""
 
 from random import Random
 
@@ -172,7 +172,7 @@ def test_what_a_decode_worker_lacks_is_the_part_of_what_it_has_that_must_end() -
     slots = np.arange(4)
     assert admission.lacking(slots, 1_000, NOW_US).tolist() == [0, 0.25, 0, (101_000 - 9_000) / 100_000]
     assert admission.lacking(slots, 1_001, NOW_US).tolist()[2] == 1 / 8_000
-    # Nobody can ever hold it: whoever has nothing takes it, the others must end all they have.
+    # No worker can ever hold it: an empty one takes it, the others must end all they have.
     assert admission.lacking(slots, 200_000, NOW_US).tolist() == [0, 1, 1, 1]
 
 
@@ -255,7 +255,7 @@ def test_a_slot_that_is_given_to_another_worker_has_its_own_bounds() -> None:
 
 @given(seed=st.integers(0, 2**32), workers=st.integers(1, 20))
 def test_the_columns_say_what_each_worker_says(seed: int, workers: int) -> None:
-    """What is asked of many at once is what is asked of each, whatever is in flight and reported."""
+    """An answer for many workers at once equals the answers for each, for any load and reports."""
     random = Random(seed)
     fleet = FleetState(FleetRules())
     for number in range(workers):

@@ -1,4 +1,4 @@
-"""What workers share is known when it was computed, and priced for all of them.
+"""A shared pool's blocks are known once they were computed, and priced for all its workers.
 
 Prompts of whole blocks of 256 tokens; ``a:1`` and ``b:1`` share the pool ``east``, ``c:1`` shares nothing.
 """

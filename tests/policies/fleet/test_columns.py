@@ -219,7 +219,7 @@ def test_workers_of_one_bucket_share_a_congestion_of_their_own() -> None:
 
 
 def evictions(fleet: FleetState, now_us: int = START) -> tuple[list[float], list[float]] | None:
-    """Seconds lost per token of what goes next, relative to b, and tokens that fit."""
+    """Seconds lost per token of the next evictions, relative to b, and tokens that fit."""
     found = candidates(fleet, path(0), now_us).slow
     if found.evictions is None:
         return None

@@ -14,7 +14,7 @@ def drains(worker: str, *, drain_us: int = 1, leaving: bool = True) -> WorkerPut
 
 
 def gone(fleet: FleetState, now_us: int = NOW_US, replicas: tuple[str, ...] = REPLICAS) -> list[str]:
-    """Whom the replicas let go, all of them together."""
+    """Workers that the replicas let go, all of them together."""
     said = [op for replica in replicas for op in departures(fleet, replica, replicas, now_us)]
     return [op.worker for op in said]
 

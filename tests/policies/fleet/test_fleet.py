@@ -225,7 +225,7 @@ def test_the_newest_word_about_a_worker_wins_whole() -> None:
 
 
 def test_a_removed_worker_stays_removed_until_somebody_adds_it_later() -> None:
-    """What the settings name has log time 1: removal through the API is newer and survives a restart."""
+    """Workers in the settings have log time 1: removal through the API is newer and survives a restart."""
     fleet = fleet_after(put("a:1"), WorkerGone("a:1", START, "one"), put("a:1"))
     assert fleet.workers() == []
     assert fleet.worker("a:1") is None
@@ -323,7 +323,7 @@ def test_what_was_said_of_a_worker_that_nobody_added_goes_with_its_row_whatever_
 
 @pytest.mark.parametrize("collected", [False, True], ids=["at once", "when its row was freed"])
 def test_a_removed_worker_that_is_added_again_starts_with_a_closed_circuit(collected: bool) -> None:
-    """Also if an old word about it comes late, and after a snapshot."""
+    """The rule also holds if an old word about it comes late, and after a snapshot."""
     fleet = fleet_after(put("a:1"), ejected("a:1", START), WorkerGone("a:1", START + 1, "one"))
     assert fleet.circuits.tripped == {}
     if collected:
@@ -420,7 +420,7 @@ def test_a_snapshot_gives_a_newcomer_the_same_decisions() -> None:
 
 
 def test_what_ended_in_a_part_of_the_log_that_was_missed_is_released_with_the_snapshot() -> None:
-    """Of its own requests a replica knows better, and what is placed behind the snapshot comes back."""
+    """A replica knows its own requests better, and placements behind the snapshot come back."""
     late, missed, mine, next_ = (
         placed(name, "a:1", path(1), START + n, replica=replica)
         for n, (name, replica) in enumerate((("l", "one"), ("m", "one"), ("own", "two"), ("n", "one")))
@@ -515,9 +515,9 @@ def test_any_order_and_any_repetition_give_the_same_fleet(
 def test_operations_between_the_steps_of_a_snapshot_and_of_its_restoring_are_not_lost(
     drawn: list[tuple[str, int, int, int]], later: list[tuple[str, int, int, int]], random: Random
 ) -> None:
-    """Whoever restores it has the operations since its start applied again, as the log does.
+    """A reader applies the operations since the start of the snapshot again, as the log does.
 
-    A request is placed first, renewed only then, and never when it has finished: its replica says so, and
+    A request is placed first, then renewed, but never after it has finished: its replica publishes these, and
     the log keeps the order of each replica.
     """
     later = [each for each in later if each[0] != "renewed" or ("finished", *each[1:]) not in drawn]
@@ -555,7 +555,7 @@ def apply_next(fleet: FleetState, ops: Iterator[Op]) -> None:
 
 
 def held(fleet: FleetState, prompts: list[bytes]) -> object:
-    """What decisions see but congestion, whose rates cannot tell a reader's own requests from others'."""
+    """Facts that decisions read, but congestion: its rates mix a reader's own requests with others'."""
     rows = seen(fleet, prompts, START + 15 * SECOND)
     columns = [(*row[:6], row[6][:3], *row[7:]) for row in rows.values() if isinstance(row, tuple)]
     return columns, rows["bytes_per_token"], sorted(fleet.loads.requests)
@@ -659,7 +659,7 @@ def test_a_placement_is_charged_to_its_flow_once_and_a_snapshot_says_so() -> Non
 
 
 def test_a_missed_part_of_the_log_ends_what_a_snapshot_no_longer_lists() -> None:
-    """Of its own a replica knows better."""
+    """A replica knows its own tickets better."""
     fleet = fleet_of_two(waits("mine"), waits("gone", replica="two"), waits("listed", replica="two"))
     writer = fleet_of_two(waits("listed", replica="two"), waits("new", replica="two"), waits("ended"))
     fleet.restore(writer.snapshot(), "one", missed=True)
@@ -881,7 +881,7 @@ def test_a_slowdown_that_nobody_says_any_more_ends() -> None:
 def test_a_worker_keeps_what_its_device_and_host_memory_hold(
     device: int, label: str | None, said: int | None, kept: int, splits: bool
 ) -> None:
-    """By the label, else by its engine's report, which a newcomer knows and a removal ends."""
+    """The label decides, else its engine's report, which a newcomer knows and a removal ends."""
     labels = {} if label is None else {"host_tokens": label}
     ops = [put("a:1", capacity_tokens=device, labels=labels)]
     said_ops = [] if said is None else [HostMemory("a:1", START, "one", said)]
@@ -900,7 +900,7 @@ def test_a_worker_keeps_what_its_device_and_host_memory_hold(
 
 
 def test_only_what_was_used_long_ago_is_loaded_from_host_memory() -> None:
-    """The device has 4 of 12 blocks: the newest prompt, and what older ones share with new ones."""
+    """The device has 4 of 12 blocks: the newest prompt, and the blocks that older ones share with new."""
     fleet = fleet_after(put("a:1", capacity_tokens=4 * 256, labels={"host_tokens": str(12 * 256)}))
     for number, prompt in enumerate((path(0, 1, 2, 3, 4, 5), path(0, 1, 7), path(8, 9))):
         fleet.apply(Insert("a:1", prompt, START + number))
@@ -945,7 +945,7 @@ def test_the_newest_plan_of_the_slow_loop_counts_and_a_newcomer_knows_it() -> No
     assert fleet.offload_plan == newcomer.offload_plan == new
 
 
-# What KV weighs.
+# KV sizes.
 
 
 def test_a_model_that_is_not_listed_weighs_what_all_others_do() -> None:
@@ -958,7 +958,7 @@ def test_a_model_that_is_not_listed_weighs_what_all_others_do() -> None:
 
 
 def test_a_worker_whose_label_does_not_say_stands_where_requests_come_to() -> None:
-    """Also after a snapshot, which carries labels, read by a replica of the same settings."""
+    """The rule also holds after a snapshot, which carries labels, read by a replica of the same settings."""
     rules = FleetRules(site="here")
     puts = [put("a:1"), put("b:1", labels={"site": "there"}), put("c:1", labels={"site": ""})]
     fleet = fleet_after(*puts, rules=rules)

@@ -1,4 +1,4 @@
-"""Copies of hot prefixes: what one more saves, and that it is made before the queue is that long."""
+"""Copies of hot prefixes: the savings of one more; it is made before the queue is that long."""
 
 from math import exp
 
@@ -120,7 +120,7 @@ def test_sessions_are_neither_counted_nor_copied() -> None:
 
 @pytest.mark.parametrize(("horizon_s", "worker"), [(0.0, "a:1"), (WINDOW_S, "b:1")])
 def test_a_copy_is_made_before_the_queue_is_longer_than_it_takes(horizon_s: float, worker: str) -> None:
-    """The holder is busy for 0.9 s, and the copy takes 1.024 s: it pays by what others save."""
+    """The holder is busy for 0.9 s, and the copy takes 1.024 s: it pays by the savings of others."""
     fleet = fleet_of(horizon_s)
     make_hot(fleet)
     put(fleet, 50, "a:1", service_us=900_000)

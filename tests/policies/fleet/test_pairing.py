@@ -1,4 +1,4 @@
-"""Which protocols do what."""
+"""Abilities of the hand-over protocols."""
 
 from typing import get_args
 

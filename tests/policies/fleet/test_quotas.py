@@ -31,7 +31,7 @@ from radix.bounds import SHARED
 
 START = 1_000_000_000
 LATER = START + 3_600_000_000
-"""Nothing that was used at `START` is expected to be wanted any more."""
+"""Time at which no block used at `START` is expected to be wanted any more."""
 
 BLOCKS = 8
 """Blocks that fit into each worker's cache."""
@@ -198,7 +198,7 @@ brought = st.tuples(
 def test_used_tokens_are_those_of_a_naive_count_in_any_order_and_after_a_snapshot(
     orders: tuple[list[tuple[str, str, tuple[int, ...]]], list[tuple[str, str, tuple[int, ...]]]],
 ) -> None:
-    """Blocks that several tenants brought are nobody's. Every placement has a time of its own."""
+    """Blocks that several tenants brought count for none. Every placement has a time of its own."""
     times = {op: START + number for number, op in enumerate(orders[0])}
     held: dict[str, set[tuple[int, ...]]] = {worker: set() for worker in WORKERS}
     owners: dict[tuple[int, ...], set[int]] = {}

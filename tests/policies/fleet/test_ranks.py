@@ -1,4 +1,4 @@
-"""Ranks as places: derived from their worker, whatever the order of what is said."""
+"""Ranks as places: derived from their worker, in any order of operations."""
 
 from itertools import permutations
 

@@ -1,4 +1,4 @@
-"""What a second policy would have chosen, and that nothing depends on it."""
+"""The choice of a second policy; nothing depends on it."""
 
 from collections.abc import Callable
 
@@ -73,7 +73,7 @@ def test_asking_a_policy_that_takes_turns_moves_nobodys_turn(
 
 @pytest.mark.parametrize("ratio", [0.0, 0.1, 0.5, 1.0])
 def test_a_share_of_the_prompts_is_asked_about_and_always_the_same_ones(ratio: float) -> None:
-    """Of 4,000 prompts four standard deviations of a binomial are at most 127."""
+    """For 4,000 prompts four standard deviations of a binomial are at most 127."""
     one, other = shadow("random", ratio), shadow("least_load", ratio)
     asked = [key for key in range(4000) if one.samples(key)]
     assert asked == [key for key in range(4000) if other.samples(key)]

@@ -19,7 +19,7 @@ def test_the_share_grows_from_a_tenth_to_all() -> None:
 
 @pytest.mark.parametrize(("elapsed_us", "share"), [(0.0, 0.1), (3e6, 0.3), (8e6, 0.8), (11e6, 1.0)])
 def test_as_many_requests_are_let_through_as_the_share_says(elapsed_us: float, share: float) -> None:
-    """Of 5,000: three standard deviations are 0.02."""
+    """For 5,000 placements three standard deviations are 0.02."""
     through = np.mean([admitted(key, HASHES, np.full(4, elapsed_us), RAMP) for key in range(5000)], axis=0)
     assert through == pytest.approx(share, abs=0.022)
 
@@ -35,7 +35,7 @@ def test_who_is_let_through_stays_so_and_others_join() -> None:
 
 
 def test_the_requests_let_through_are_not_those_that_win_ties() -> None:
-    """Of 500 at a tenth the returned worker wins about a quarter of the ties of four, not all."""
+    """The returned worker, at a tenth, wins about a quarter of 500 ties of four, not all."""
     keys = [key for key in range(5000) if admitted(key, HASHES[:1], np.zeros(1), RAMP)[0]]
     won = sum(rank_costs(key, HASHES).argmin() == 0 for key in keys)
     assert won / len(keys) == pytest.approx(0.25, abs=0.06)

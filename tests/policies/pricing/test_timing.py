@@ -1,4 +1,4 @@
-"""What a worker would need: one assembly for numbers and columns, term by term and property by property."""
+"""Predicted times of a worker: one assembly for numbers and columns, by terms and by properties."""
 
 from collections.abc import Callable
 from typing import Any
@@ -136,7 +136,7 @@ def test_a_fetch_goes_on_for_as_long_as_the_request_waits_in_the_engine(
 def test_without_a_queue_no_predicted_backlog_counts_as_time_for_a_fetch(
     patience: float, fetched_tokens: float, ready_s: float, make_candidates: MakeCandidates
 ) -> None:
-    """How much ``best_effort`` fetches in time is left to the learned factor."""
+    """The learned factor alone stands for the tokens that ``best_effort`` fetches in time."""
     workers = make_candidates(
         backlog_s=[3.0], pooled_tokens=[4_000.0], token_s=[0.001], patience=[patience], b_s=[0.002]
     )

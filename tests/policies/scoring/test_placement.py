@@ -266,7 +266,7 @@ def test_a_longer_match_never_takes_a_request_away(
     more: float,
 ) -> None:
     policy = make_policy(name)
-    if policy.price is None:  # whom such a policy sees of other buckets depends on the matches in its own
+    if policy.price is None:  # its view of other buckets depends on the matches in its own
         columns = {key: values for key, values in columns.items() if key not in SPILLS}
     before = place(make_request(), make_candidates(**columns), policy)
     assert isinstance(before, Chosen)
@@ -382,7 +382,7 @@ def test_every_policy_leaves_a_bucket_that_has_nobody(
 def test_a_policy_that_does_not_count_seconds_takes_a_neighbour_that_is_sooner(
     make_request: MakeRequest, make_candidates: MakeCandidates
 ) -> None:
-    """Of two neighbours with the same load only the one that is worth its price is considered."""
+    """Only one of two neighbours with the same load, the one worth its price, is considered."""
     workers = make_candidates(
         backlog_s=[30.0, 0.0, 0.0],
         inflight_requests=[5.0, 1.0, 0.0],

@@ -1,4 +1,4 @@
-"""What a worker holds is bounded in tokens, whatever its blocks are cut by."""
+"""The bound of a worker's blocks is in tokens, for any size of blocks."""
 
 from random import Random
 
@@ -12,7 +12,7 @@ NOW_US = 10**15
 
 
 def filled(*sizes: int) -> tuple[FleetState, int]:
-    """A fleet of one worker, after many prompts of 20 blocks with so many tokens each; and what it holds."""
+    """A fleet of one worker, after many prompts of 20 blocks of this size; and its held blocks."""
     random, fleet = Random(1), FleetState(FleetRules())
     fleet.apply(WorkerPut("w:1", 1, "static", "http://w:1", capacity_tokens=CAPACITY))
     for number in range(1000):

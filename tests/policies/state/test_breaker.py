@@ -22,13 +22,13 @@ class Gateway:
         return Circuit.CLOSED if self.known is None else self.known.state
 
     def allows(self, now_s: float, replica: str = "one") -> bool:
-        """Whether a replica, if it were alone, may dispatch now."""
+        """True if a replica, if it were alone, may dispatch now."""
         if self.known is None or self.known.state is Circuit.CLOSED:
             return True
         return round(now_s * SECOND) >= probe_from_us(self.known, replica, (replica,))
 
     def say(self, kind: str, now_s: float, sent_s: float = -1.0, replica: str = "one") -> bool:
-        """One replica's event; whether it moved the circuit."""
+        """Publish one replica's event; return True if it moved the circuit."""
         breaker, now_us = self.breakers[replica], round(now_s * SECOND)
         sent_us = round((now_s if sent_s < 0 else sent_s) * SECOND)
         match kind:
@@ -91,7 +91,7 @@ def test_half_open_lets_exactly_one_through() -> None:
 
 
 def test_replicas_take_turns_to_probe_so_that_no_two_do_at_once() -> None:
-    """Who ranks first may go at once, the others a quarter of a second apart; all agree on the order."""
+    """The first in rank may go at once, the others a quarter of a second apart; all agree on the order."""
     gateway = opened()
     assert gateway.known is not None
     turns = {replica: probe_from_us(gateway.known, replica, REPLICAS) for replica in REPLICAS}
@@ -125,7 +125,7 @@ def test_workers_are_probed_by_different_replicas() -> None:
 
 
 def test_another_process_is_probed_at_once() -> None:
-    """What the old one failed says nothing of it; that it is well, its own answers must say."""
+    """Failures of the old process say nothing of the new one; only its own answers prove it well."""
     gateway = Gateway()
     assert not gateway.say("restarted", 0)
     for _ in range(3):
@@ -171,7 +171,7 @@ def test_late_answers_to_old_requests_neither_close_nor_prolong_it() -> None:
 
 @pytest.mark.parametrize("replica", ["one", "two"])
 def test_answers_to_requests_from_before_do_not_count_as_the_probes(replica: str) -> None:
-    """Two streams of the bad minute end while the probe is out: one well, one not; wherever they are."""
+    """Two streams of the bad minute end while the probe is out, one well, one not, at either replica."""
     gateway = opened()
     gateway.say("dispatched", 60.0)
     assert not gateway.say("succeeded", 61.0, 0.0, replica)

@@ -1,4 +1,4 @@
-"""Who belongs where, by labels."""
+"""Members of buckets, by labels."""
 
 from collections.abc import Callable
 
@@ -72,7 +72,7 @@ def test_what_exceeds_a_limit_is_for_those_that_hold_more_or_do_not_say() -> Non
 
 
 def test_prefill_and_decode_of_a_request_are_of_one_bucket() -> None:
-    """Slot 3 decodes any length; if nobody of the bucket decodes, anybody does."""
+    """Slot 3 decodes any length; if no worker of the bucket decodes, any worker does."""
     known = members("0", "1", "0", "")
     assert known.together_with(np.array([1, 2, 3]), 0).tolist() == [2, 3]
     assert known.together_with(np.array([1]), 0).tolist() == [1]

@@ -44,13 +44,13 @@ def test_bounds_that_do_not_ascend_are_refused(bounds: tuple[int, ...]) -> None:
 def test_a_visitor_costs_what_its_tokens_and_its_neighbours_pay_for_each_other() -> None:
     """A step of two ranks, 1,000 tokens each: behind 300K and 30K both pay for 300K, alone each its own.
 
-    b·T·max(c)/c0 is what attention costs the step. On the worker of short ones the visitor's tokens make as
-    many others pay for 270K more; apart, both cost what the formula of a prefill says.
+    b·T·max(c)/c0 is the cost of attention in the step. On the worker of short ones the visitor's tokens make
+    as many others pay for 270K more; apart, both cost as the formula of a prefill says.
     """
     model = PROFILES["default"]
     together = model.b_s * 2_000 * (300_000 / model.c0_tokens)
     apart = model.b_s * 1_000 * (300_000 / model.c0_tokens) + model.b_s * 1_000 * (30_000 / model.c0_tokens)
-    token_s = model.b_s / model.c0_tokens  # somebody is always beside it
+    token_s = model.b_s / model.c0_tokens  # another request is always beside it
     long_beside_short = spill_s(token_s, 30_000.0, 1_000.0, 299_500.0)
     short_beside_long = spill_s(token_s, 300_000.0, 1_000.0, 29_500.0)
     assert long_beside_short == pytest.approx(together - apart)

@@ -130,7 +130,7 @@ def test_log_time_never_goes_back_whatever_the_server_says(steps: list[tuple[int
 
 
 def test_a_replica_behind_most_of_its_siblings_steps_to_their_time_and_goes_back_with_them() -> None:
-    """As one that starts after Redis' clock stepped a minute forth and back."""
+    """A replica starts after Redis' clock stepped a minute forth and back."""
     hands = Hands()
     clock = in_contact(hands)
     assert clock.follow(None) == 0

@@ -1,4 +1,4 @@
-"""Digests are equal where the same words are known, whatever the order and the way there."""
+"""Digests are equal where the same words are known, in any order and by any way."""
 
 from hypothesis import given
 from hypothesis import strategies as st

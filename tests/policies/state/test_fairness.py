@@ -1,4 +1,4 @@
-"""Who may go, by what was served while others waited."""
+"""Flows that may go, by their service while others waited."""
 
 from random import Random
 
@@ -45,7 +45,7 @@ def test_whoever_was_served_least_for_its_weight_may_go() -> None:
 
 
 def test_only_those_compete_that_wait() -> None:
-    """A room is never held for a flow of which nobody waits for it."""
+    """A room is never held for a flow without a request that waits for it."""
     fairness = fairness_after([("low/a", START, 50 * SECOND)])
     assert may_go(fairness, "low/a") == {"low/a"}
     assert may_go(fairness) == set()
@@ -121,7 +121,7 @@ def test_any_order_means_the_same(charges: Served, random: Random) -> None:
 def test_a_merged_dump_brings_what_was_missed_and_counts_nothing_twice(
     before: Served, missed: Served, more: Served
 ) -> None:
-    """Who heard of the beginning hears of the rest from a snapshot, and then the log goes on for both."""
+    """A reader of the beginning gets the rest from a snapshot, and then the log goes on for both."""
     writer, reader = fairness_after(before + missed), fairness_after(before)
     reader.merge(writer.dump())
     reader.merge(writer.dump())

@@ -1,4 +1,4 @@
-"""What is reserved of links: the same in any order, released exactly once, and never more than the cap."""
+"""Reservations of links: the same in any order, released exactly once, and never more than the cap."""
 
 from random import Random
 
@@ -103,14 +103,14 @@ drawn_ops = st.lists(
 
 
 def peak_bytes_per_s(links: Links, link: str, start_us: int, end_us: int, now_us: int) -> float:
-    """The most that is reserved at any moment of a time, with what is overdue by now."""
+    """The highest reservation at any moment of a time, with transfers overdue by now."""
     links.reserved_bytes_per_s(link, now_us)
     load = links._loads.get(link)
     return load.timetable.peak(start_us, end_us) if load is not None else 0.0
 
 
 def seen(links: Links, now_us: int) -> dict[str, object]:
-    """All that a decision can see of links, when the seconds that saw what was sent before are over."""
+    """Facts of links that decisions read, after the seconds of earlier transfers are over."""
     return {
         link: (
             links.utilisation(link, now_us),
@@ -206,7 +206,7 @@ def as_logged(drawn: list[Drawn]) -> list[Op]:
 
 @given(drawn_ops, st.integers(0, 25), st.integers(0, 25), st.integers(9, 14))
 def test_a_snapshot_mends_a_gap(drawn: list[Drawn], read: int, covered: int, ticks: int) -> None:
-    """One knows the beginning and all of its own, then what a snapshot covers, then reads on behind that."""
+    """One replica knows the beginning and all of its own, then a snapshot, then the log behind that."""
     ops, now_us = as_logged(drawn), START + ticks * TICK_US
     own = [
         op for op in ops if isinstance(op, Placed | Shipping | LinkMeasured | Left) and op.replica == "one"
@@ -221,7 +221,7 @@ def test_a_snapshot_mends_a_gap(drawn: list[Drawn], read: int, covered: int, tic
 
 @pytest.mark.parametrize("missed", [False, True])
 def test_what_a_snapshot_does_not_list_has_arrived_unheard_unless_it_is_our_own(missed: bool) -> None:
-    """Of three transfers "two" ended in the part of the log that was not read; the first is ours."""
+    """Transfer "two" of three ended in the part of the log that was not read; the first is ours."""
     ops: list[Op] = []
     for request_id, replica in (("one", "one"), ("two", "two"), ("three", "two")):
         ops.append(Placed(request_id, START, "a:1", replica, 0, 0, 500))
@@ -299,7 +299,7 @@ def test_nonsense_from_the_log_does_no_harm() -> None:
     assert links.utilisation(LINK, START) == 0
 
 
-# What is late.
+# Late transfers.
 
 
 def test_a_transfer_that_is_late_still_uses_the_link_for_a_while() -> None:
@@ -322,7 +322,7 @@ def test_the_next_transfer_is_planned_behind_one_that_is_late() -> None:
 
 
 def test_the_ends_that_are_remembered_do_not_pile_up() -> None:
-    """One transfer stays, while a thousand come, are planned anew, and go."""
+    """One transfer stays, while a thousand come, are planned again, and go."""
     links = links_after(shipping("stays", s=100.0))
     for number in range(1_000):
         links.shipping(shipping(f"r{number}", s=50.0))
@@ -335,7 +335,7 @@ def test_the_ends_that_are_remembered_do_not_pile_up() -> None:
     assert len(load.timetable) == 2
 
 
-# What a link can carry.
+# Capacity of a link.
 
 
 def test_a_measurement_counts_if_it_is_less_and_what_it_allows_grows() -> None:
@@ -376,7 +376,7 @@ def test_layers_leave_while_the_prefill_goes_on() -> None:
 
 
 def test_what_the_prefill_does_not_hide_is_exposed() -> None:
-    """18 GB need 1.8 s of the 10 GB/s of the link, whatever may be reserved: nobody sends slower."""
+    """18 GB need 1.8 s of the link's 10 GB/s, for any reservations: no transfer is slowed down."""
     assert quoted(links_after(), 18.0, 0.5).exposed_s == pytest.approx(1.3, abs=1e-5)
     assert quoted(links_after(), 18.0, 0.0).exposed_s == pytest.approx(1.8, abs=1e-5)
 
@@ -390,13 +390,13 @@ def test_a_second_counts_and_not_a_moment() -> None:
 
 
 def test_two_pulls_do_not_share_the_link() -> None:
-    """Of 1 GB each, 0.1 s: the other one begins when the first is over."""
+    """For 1 GB each, 0.1 s: the other one begins when the first is over."""
     quote = quoted(links_after(shipping(gigabytes=1.0, s=0.1)), 1.0, 0.0)
     assert (quote.wait_s, quote.send_s, quote.above_cap) == (0.1, pytest.approx(0.1, abs=1e-5), False)
 
 
 def test_a_pull_goes_beside_layers_that_leave_it_some_of_the_link() -> None:
-    """5 GB/s leave layer by layer, half of what the link carries, or 8."""
+    """5 GB/s leave layer by layer, half of the link's capacity, or 8."""
     assert quoted(links_after(shipping(gigabytes=10.0, s=2.0)), 1.0, 0.0).fits
     assert not quoted(links_after(shipping(gigabytes=16.0, s=2.0)), 0.5, 0.0).fits
 
@@ -429,7 +429,7 @@ def test_nothing_to_send_fits_everywhere() -> None:
 
 
 Asked = tuple[int, float, float, float, int, float]
-"""By whom, gigabytes, seconds of prefill, seconds until it begins, microseconds since the one before, and the
+"""Replica, gigabytes, seconds of prefill, seconds until it begins, microseconds since the one before, and the
 share that leaves at once."""
 
 DELAY_US = 3_000
@@ -452,7 +452,7 @@ def asked(
 
 
 def planned(drawn: list[Asked], replicas: int = 1, delay_us: int = 0) -> list[Shipping]:
-    """What replicas say that reserve what they are quoted; transfers arrive when they should."""
+    """Reservations of replicas by their quotes; transfers arrive when they should."""
     fleets = [links_after() for _ in range(replicas)]
     said: list[Shipping] = []
     heard, now_us = 0, START
@@ -492,7 +492,7 @@ def planned(drawn: list[Asked], replicas: int = 1, delay_us: int = 0) -> list[Sh
 
 
 def rates_at(said: list[Shipping], moment_us: int) -> dict[Shipping, float]:
-    """What is on the link in a moment."""
+    """Transfers on the link at a moment, and their rates."""
     return {
         op: op.kv_bytes * 1e6 / (op.end_us - op.start_us)
         for op in said
@@ -502,7 +502,7 @@ def rates_at(said: list[Shipping], moment_us: int) -> dict[Shipping, float]:
 
 @given(asked(1, 5.0, SECOND, 0.5))
 def test_no_second_sees_more_than_the_cap_whatever_leaves_at_once(drawn: list[Asked]) -> None:
-    """Whatever is asked for, in whatever order, at whatever time; half of it may be cached."""
+    """Any transfers, in any order, at any time; up to half of each may be cached."""
     said = planned(drawn)
 
     def left(op: Shipping, from_us: int) -> float:
@@ -522,9 +522,9 @@ def test_no_second_sees_more_than_the_cap_whatever_leaves_at_once(drawn: list[As
 def test_replicas_exceed_the_cap_at_most_by_what_they_had_not_heard_of(drawn: list[Asked]) -> None:
     """Four replicas that hear of each other after 3 ms.
 
-    Of what is on the link in a moment, the transfer that was planned last fits beside all that its replica
-    knew of then. So there is never more than a pull and what it leaves others,
-    and what was said in the 3 ms before it.
+    The transfer planned last fits beside all others on the link in a moment that its replica knew of then. So
+    the link never carries more than a pull, the room that it leaves others, and the reservations of the 3 ms
+    before it.
     """
     said = planned(drawn, 4, DELAY_US)
     for moment_us in [op.start_us for op in said]:

@@ -1,4 +1,4 @@
-"""A placement is told. Its first token and its end are in the next vector, if they change loads alone."""
+"""A placement is published. The next vector carries its first token and its end, if only loads change."""
 
 from fakes.decisions import LANE, WAITING_FLOW
 
@@ -118,7 +118,7 @@ def test_a_vector_relieves_workers_only_while_requests_wait() -> None:
 
 
 def test_a_newcomer_learns_from_a_snapshot_what_all_others_have_in_flight() -> None:
-    """Of the writer one by one, of the others as vectors; its own vectors it passes over."""
+    """It gets the writer's one by one, and the others' as vectors; it skips its own vectors."""
     one, two = fleet_after(placed()), FleetState(RULES, own="two")
     two.apply(Placed("s", START, "a:1", "two", 1000, 100, 300, (PATH,)))
     two.apply(placed())

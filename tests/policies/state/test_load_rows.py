@@ -1,4 +1,4 @@
-"""Other replicas' loads are told by vectors: their sum, in any order, is what their owners count."""
+"""Vectors publish other replicas' loads: their sum, in any order, equals their owners' counts."""
 
 from random import Random
 
@@ -75,7 +75,7 @@ def state(loads: Loads, now_us: int = START + 10_000 * MS) -> tuple[object, ...]
 
 
 def test_a_vector_takes_the_place_of_what_its_replica_placed_until_then() -> None:
-    """Of two requests of 200 ms one has its first token, which is not told."""
+    """One of two requests of 200 ms has its first token, which is not published."""
     owner, other = observer("one"), observer("two")
     for op in (placed("r", START), placed("s", START + 1)):
         take(owner, op)
@@ -317,7 +317,7 @@ def history(drawn: list[tuple[str, int, int]]) -> tuple[dict[str, Loads], list[S
 def test_any_order_and_repetition_of_what_is_said_means_the_same(
     drawn: list[tuple[str, int, int]], random: Random, told: bool
 ) -> None:
-    """Also if first tokens and ends are told, as while replicas of an older version read them."""
+    """The rule also holds for published first tokens and ends, beside replicas of an older version."""
     owners, said = history(drawn)
     heard = [op for op in said if told or not isinstance(op, FirstToken | Finished)]
     shuffled = heard * 2
@@ -335,7 +335,7 @@ def test_any_order_and_repetition_of_what_is_said_means_the_same(
 def test_at_every_vector_the_others_count_what_its_owner_counts(
     drawn: list[tuple[str, int, int]], until: int
 ) -> None:
-    """Of one replica, with what it placed since then: in the order of the log there is nothing else."""
+    """For one replica, with its placements since then: in the order of the log there is nothing else."""
     owners, said = history([(kind, 0, subject) for kind, _, subject in drawn][:until])
     other = observer("three")
     for op in said:

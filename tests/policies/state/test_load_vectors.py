@@ -1,4 +1,4 @@
-"""Loads are told soon, but not too often; sooner while requests wait; whole when anything may be lost."""
+"""Loads are published soon, but not too often; sooner while requests wait; whole after a possible loss."""
 
 import pytest
 from fakes.loads import FakeLoads
@@ -42,7 +42,7 @@ def test_a_change_is_told_in_turn_and_nothing_twice() -> None:
 
 
 def test_placements_alone_make_no_vector_but_a_full_one_later() -> None:
-    """They are told themselves; what comes after them is told as soon as without them."""
+    """They are published themselves; later changes are published as soon as without them."""
     bench = Bench()
     bench.change()
     assert bench.told() is not None

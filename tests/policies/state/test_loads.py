@@ -1,4 +1,4 @@
-"""What is reserved is counted from placement, over all replicas, and released exactly once."""
+"""Reservations count from placement, over all replicas, and are released exactly once."""
 
 from itertools import permutations
 from random import Random
@@ -54,7 +54,7 @@ def loads_after(ops: list[Placed | FirstToken | Finished | Left], slot: int = 0)
 
 
 def merge(loads: Loads, other: Loads) -> None:
-    """Merge what another one remembers of slot 0."""
+    """Merge another fold's history of slot 0."""
     history = other.dump_history()
     loads.merge_history(0, *history.of(0), history.returns_of(0))
 
@@ -195,7 +195,7 @@ def test_a_renewal_is_no_arrival_and_the_first_placement_is_one_also_after_it() 
 
 
 def test_what_a_decode_worker_is_handed_is_no_arrival_although_it_keeps_the_prompt() -> None:
-    """Nothing is prefilled there: it makes nobody wait, and is not another request."""
+    """Nothing is prefilled there: it delays no request, and is not another request."""
     op = msgspec.structs.replace(placed("a"), service_us=0, uncached_tokens=0)
     loads = Loads()
     loads.ensure(0)
@@ -206,7 +206,7 @@ def test_what_a_decode_worker_is_handed_is_no_arrival_although_it_keeps_the_prom
 
 
 def test_a_dumped_reservation_keeps_whether_it_arrived() -> None:
-    """What a snapshot brings and the log repeats behind it is one arrival."""
+    """A placement in a snapshot and again in the log behind it is one arrival."""
     source = loads_after([placed("a"), renewed("b", START + 10)])
     loads = loads_after([op for op in source.dump_steps() if isinstance(op, Placed)])
     merge(loads, source)
@@ -329,7 +329,7 @@ def test_the_head_of_a_restored_slot_starts_when_the_prefill_before_it_was_done(
 
 
 def test_requests_that_come_and_go_while_they_are_written_are_left_out() -> None:
-    """They come in order of their ids, of which so many are sorted at once."""
+    """They come in order of their ids, which are sorted a number at a time."""
     ids = [f"r{number * 7919 % 1500:04}" for number in range(1500)]
     loads = loads_after([placed(request_id) for request_id in ids])
     steps = loads.dump_steps()
@@ -349,7 +349,7 @@ def test_a_dropped_slot_starts_empty_for_the_next_worker() -> None:
 
 
 def test_a_dropped_slot_costs_what_ended_there_and_not_what_ended_elsewhere() -> None:
-    """Ten requests ended at worker 0; nobody looks at those that ended at worker 1."""
+    """Ten requests ended at worker 0; the drop does not look at those that ended at worker 1."""
 
     def cost(elsewhere: int) -> int:
         loads = Loads()
@@ -392,7 +392,7 @@ def test_a_replica_that_left_costs_its_own_requests_and_not_those_of_others() ->
 
 
 def test_requests_in_flight_are_not_looked_at_before_the_oldest_of_them_is_too_old() -> None:
-    """A look after 9 of 10 seconds costs the same whatever is in flight."""
+    """A look after 9 of 10 seconds costs the same for any number of requests in flight."""
 
     def after(requests: int) -> Loads:
         return loads_after(

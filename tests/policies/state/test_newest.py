@@ -1,4 +1,4 @@
-"""The newest of what was said are the same whatever the order, and a snapshot carries them."""
+"""The newest words are the same in any order, and a snapshot carries them."""
 
 from random import Random
 
@@ -37,7 +37,7 @@ def change(number: int) -> Audited:
 
 
 def test_the_audit_is_bounded_and_travels_with_a_snapshot() -> None:
-    """Who joins later sees what people did before, and who missed a part of the log learns the rest."""
+    """A replica that joins later sees earlier changes; one that missed a part of the log gets the rest."""
     writer, reader = FleetState(), FleetState()
     for number in range(AUDIT_KEPT + 5):
         writer.apply(change(number))

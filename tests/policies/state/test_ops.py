@@ -1,4 +1,4 @@
-"""Operations survive the wire, and what this version does not know is skipped, not fatal."""
+"""Operations survive the wire, and kinds that this version does not know are skipped, not fatal."""
 
 import math
 from typing import Any
@@ -78,18 +78,18 @@ def test_operations_encoded_one_by_one_are_the_items_of_the_array() -> None:
 
 
 def test_an_unknown_tag_is_skipped_and_counted() -> None:
-    """A newer replica writes a kind 99; what it wrote beside it still counts."""
+    """A newer replica writes a kind 99; its other operations still count."""
     raw = msgspec.msgpack.decode(encode_ops(ALL[:2]))
     data = msgspec.msgpack.encode([raw[0], [99, "new"], raw[1]])
     assert decode_ops(data) == Decoded(ALL[:2], unknown=1)
 
 
 OLD_PLAN = [25, 13, "one", [1_000, 2_000], {"a:80": 0}, {"b:80": [0, 1]}, "why", 0.5, 0.7]
-"""What automatic length buckets wrote, until decision 0046."""
+"""Operation of automatic length buckets, until decision 0046."""
 
 
 def test_a_retired_tag_is_passed_over_and_not_counted() -> None:
-    """An older replica still writes it, or it lies in the log: nobody has to be told."""
+    """An older replica still writes it, or it lies in the log: that needs no report."""
     raw = msgspec.msgpack.decode(encode_ops(ALL[:2]))
     data = msgspec.msgpack.encode([raw[0], OLD_PLAN, raw[1]])
     assert decode_ops(data) == Decoded(ALL[:2])
@@ -131,12 +131,12 @@ BEYOND: list[Any] = [
 
 @pytest.mark.parametrize("op", BEYOND, ids=lambda op: type(op).__name__)
 def test_a_value_beyond_its_bounds_is_neither_encoded_nor_decoded(op: Op) -> None:
-    """Encoding such values raw is what a hostile or broken replica would do."""
+    """A hostile or broken replica would encode such values raw."""
     with pytest.raises(OpRefused):
         encode_op(op)
     try:
         raw = msgspec.msgpack.encode([op])
-    except (OverflowError, UnicodeEncodeError):  # nobody can write it at all
+    except (OverflowError, UnicodeEncodeError):  # no replica can write it at all
         return
     assert decode_ops(raw) == Decoded([], invalid=1)
     assert decode_ops(b"\x92" + raw[1:] + encode_op(ALL[0])) == Decoded(ALL[:1], invalid=1)

@@ -41,7 +41,7 @@ def naive_values(changes: list[SettingsChanged]) -> dict[str, str]:
 
 @pytest.fixture(autouse=True)
 def short_history(monkeypatch: pytest.MonkeyPatch) -> None:
-    """So short that a handful of changes runs over."""
+    """This bound is so small that a handful of changes runs over."""
     monkeypatch.setattr(overrides, "HISTORY_MAX", 4)
 
 
@@ -49,7 +49,7 @@ def short_history(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_any_order_and_any_repetition_mean_the_same(
     changes: list[SettingsChanged], random: Random, snapshot_at: int
 ) -> None:
-    """Also with a snapshot in between, from which another replica goes on."""
+    """The rule also holds with a snapshot in between, from which another replica goes on."""
     shuffled = changes * 2
     random.shuffle(shuffled)
     told = FleetState()

@@ -16,7 +16,7 @@ K = 2.0
 waits = st.tuples(
     st.integers(-1, WORKERS - 1), st.sampled_from(LANES), st.integers(-8, 40), st.integers(1, 4)
 )
-"""Worker, lane, key in 50 ms behind the arrival, and work in 100 ms. So few that sums are exact."""
+"""Worker, lane, key in 50 ms behind the arrival, and work in 100 ms: small numbers, with exact sums."""
 
 
 def fleet_of(drawn: list[tuple[int, str, int, int]]) -> FleetState:

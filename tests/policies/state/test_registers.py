@@ -1,4 +1,4 @@
-"""Of each subject the newest word counts, of all subjects the newest are kept, whatever their order was."""
+"""The newest word of each subject counts; the newest of all subjects are kept, in any order of arrival."""
 
 from itertools import permutations
 from random import Random

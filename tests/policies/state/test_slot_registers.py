@@ -73,7 +73,7 @@ def test_a_worker_is_exact_by_the_newest_word_until_it_is_removed() -> None:
 
 
 def test_what_a_tracked_worker_holds_has_no_bound_of_its_own_until_history_describes_it_again() -> None:
-    """Its engine says what it evicts; a capacity of two blocks would forget three of these five."""
+    """Its engine reports its evictions; a capacity of two blocks would forget three of these five."""
     fleet = fleet_after(ADDED, Insert(WORKER, LONG, 5))
     assert held_blocks(fleet) == 2
     fleet.apply(tracked(6))

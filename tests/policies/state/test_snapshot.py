@@ -1,4 +1,4 @@
-"""What is no snapshot of a fleet changes nothing."""
+"""Bytes that are no snapshot of a fleet change nothing."""
 
 import msgspec
 import pytest
@@ -81,7 +81,7 @@ def test_a_snapshot_of_a_writer_that_knew_of_no_flows_is_read() -> None:
 
 
 def test_what_cannot_be_encoded_is_left_out_of_a_snapshot_and_counted() -> None:
-    """Nothing like it gets in any more; should it, one label does not keep the fleet from its snapshots."""
+    """Such a label no longer gets in; if it did, it would not keep the fleet from its snapshots."""
     fleet = fleet_after(put("a:1"), put("b:1"), placed("q"))
     fleet.worker("b:1").entry.labels["x"] = "\ud800"  # type: ignore[union-attr]
     again = fleet_after()

@@ -66,7 +66,7 @@ def test_the_peak_is_the_highest_rate_of_its_time(drawn: list[Plan], start_us: i
 def test_the_fullest_stretch_is_found_wherever_it_begins(
     drawn: list[Plan], added: list[Plan], width_us: int
 ) -> None:
-    """Of those that see some of what is added; all steps are at whole times, so fullest ones begin there."""
+    """Among those that see some of the added plans; steps are at whole times, so it begins at one."""
     begin = min(start_us for start_us, _, _ in added) - width_us
     end = max(end_us for _, end_us, _ in added)
     seen = [

@@ -1,4 +1,4 @@
-"""Who is next, beside a plain list of who waits."""
+"""The next request, beside a plain list of those that wait."""
 
 from collections.abc import Callable
 
@@ -76,7 +76,7 @@ class NaiveTickets:
         return [op for op in self.ops.values() if op.replica == replica]
 
     def worst(self, replica: str, flow: str, service_us: int) -> tuple[str, int] | None:
-        """Flow and key of whom a newcomer displaces: of the same key any."""
+        """Flow and key of the request that a newcomer displaces: any of the same key."""
         work_us = dict.fromkeys(FLOWS, 0.0)
         for op in self.ops.values():
             work_us[op.flow] += op.service_us / WEIGHTS[op.flow]
@@ -113,7 +113,7 @@ steps = st.lists(
 def test_it_answers_like_a_list_that_is_searched(
     drawn: list[tuple[object, ...]], asked: bool, few: int
 ) -> None:
-    """Also if a replica is only asked for when many of its tickets have come and gone, and by columns."""
+    """A question on a replica may be late, after many changes of its tickets; columns answer the same."""
     fairness = Fairness(WEIGHTS.__getitem__, quantum_s=6.0, window_s=60.0)
     tickets, naive = Tickets(fairness, few=few), NaiveTickets(fairness)
     if asked:
@@ -257,7 +257,7 @@ def test_a_placement_past_a_better_ticket_is_an_inversion() -> None:
     ids=["waits for another", "of another lane", "came later", "may not go", "of another replica"],
 )
 def test_a_better_ticket_that_could_not_have_gone_is_not_overtaken(better: Waiting) -> None:
-    """Nor does a replica count the tickets of others, if it is told which are its own."""
+    """A replica does not count the tickets of others either, once it knows its own."""
     tickets = tickets_of(better, waiting("placed", 30))
     tickets.watched = "one"
     tickets.fairness.charge("low/two", SECOND, 5 * SECOND)
@@ -372,7 +372,7 @@ def test_a_missed_part_of_the_log_ends_what_others_waited_with() -> None:
 
 
 def test_work_ahead_of_a_key_in_a_long_queue_is_nearly_right() -> None:
-    """Of 1,000 requests of 1 ms, a sixteenth may have changed since it was added up."""
+    """A sixteenth of 1,000 requests of 1 ms may have changed since the sum was computed."""
     tickets = tickets_of(*(waiting(f"r{number}", number) for number in range(1000)))
     assert tickets.ahead_service_us("|", 500) == 500_000
     for number in range(50):
@@ -385,7 +385,7 @@ def test_work_ahead_of_a_key_in_a_long_queue_is_nearly_right() -> None:
 
 
 def test_who_waits_for_a_link_is_in_one_order_with_all_who_do() -> None:
-    """Whatever worker behind it they wait for, and whichever replica they are at."""
+    """The order ignores their worker behind the link and their replica."""
     ops = [
         msgspec.structs.replace(waiting("a", 30), link="x>"),
         msgspec.structs.replace(waiting("b", 20, replica="two", worker="7"), link="x>"),

@@ -1,4 +1,4 @@
-"""What the rule of the shared queue promises, in a small world (`fakes.waiting_model`)."""
+"""Promises of the shared queue's rule, in a small world (`fakes.waiting_model`)."""
 
 from fakes.waiting_model import Dispatch, Job, WaitingModel, worker_id
 from hypothesis import given
@@ -60,7 +60,7 @@ def test_nobody_is_overtaken_by_a_request_that_arrived_more_than_k_times_its_pre
 def test_a_request_waits_for_a_busy_worker_if_no_idle_one_would_be_done_with_it_sooner(
     data: st.DataObject, replicas: int, workers: int, affinity: bool, k: float
 ) -> None:
-    """What would lose its cache there waits for its own worker (decision 0049)."""
+    """A request that would lose its cache there waits for its own worker (decision 0049)."""
     jobs = data.draw(jobs_of(workers, replicas=replicas, affinity=affinity))
     model = WaitingModel(jobs, replicas=replicas, workers=workers, k=k)
 
@@ -100,10 +100,10 @@ def test_with_a_great_weight_of_work_it_is_shortest_first(data: st.DataObject, w
 def test_with_a_slow_log_only_tickets_that_are_under_way_are_overtaken(
     data: st.DataObject, workers: int, delay_ms: int, k: float
 ) -> None:
-    """Four replicas differ from one queue only by what the others have not heard of yet.
+    """Four replicas differ from one queue only by operations that the others have not heard of yet.
 
-    And by a newcomer that finds a worker idle: it goes at once, though somebody better waits elsewhere who
-    has not heard yet that the worker is idle, or is gone.
+    And by a newcomer that finds a worker idle: it goes at once, though a better request waits at a replica
+    that has not yet heard that the worker is idle, or is gone.
     """
     jobs = data.draw(jobs_of(workers, replicas=4))
     model = WaitingModel(jobs, replicas=4, workers=workers, k=k, delay_us=delay_ms * MS)
@@ -158,7 +158,7 @@ def test_nobody_waits_for_a_dead_replica_beyond_the_grace_time(
 def test_flows_that_always_wait_are_served_by_their_weights(
     high_ms: list[int], low_ms: list[int], weight: int, slack_ratio: float
 ) -> None:
-    """Up to what a quantum is, and one request; whatever their keys are."""
+    """Up to one quantum and one request; for any keys."""
     weights = {"high": float(weight), "low": 1.0}
     jobs = [
         Job(f"{name}{number}", 1 + number, 0, (ms * MS,), f"{name}/")

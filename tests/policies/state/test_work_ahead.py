@@ -35,7 +35,7 @@ def tickets(keys_us: list[int]) -> list[Ticket]:
 
 @given(st.lists(st.integers(0, 20), max_size=15), st.integers(0, 21), st.integers(0, 15))
 def test_a_short_queue_is_always_exact(keys_us: list[int], key_us: int, dropped: int) -> None:
-    """Fewer than 16 tickets: one change makes the sums anew. Each has another power of two as its work."""
+    """Fewer than 16 tickets: each change computes the sums again. Their work: different powers of two."""
     work, waiting = WorkAhead(), tickets(keys_us)
     for each in waiting:
         work.put(each)
@@ -80,7 +80,7 @@ def naive(left: list[tuple[int, Ticket]], place: int, key_us: int) -> tuple[int,
 def test_each_place_has_its_own_sums(
     drawn: tuple[WorkAhead, list[tuple[int, Ticket]]], asked: list[tuple[int, int]]
 ) -> None:
-    """Also a place where nobody ever waited, behind the last of the table."""
+    """One of the places never had a request: it is behind the last of the table."""
     work, left = drawn
     expected = [naive(left, place, key_us) for place, key_us in asked]
     assert [work.around(key_us, place) for place, key_us in asked] == expected

@@ -24,7 +24,7 @@ LABELS = st.none() | st.dictionaries(NAMES, st.sampled_from("ab"), max_size=3)
 
 @st.composite
 def entries(draw: st.DrawFn) -> list[WorkerPut]:
-    """Entries as replicas say them: each changes one that is known by then; some begin anew."""
+    """Entries of replicas: each changes one that is known by then; some start over."""
     known = [ADDED]
     for number in range(draw(st.integers(1, 5))):
         at_us, replica = draw(st.integers(6, 9)), draw(st.sampled_from("abc"))

@@ -1,4 +1,4 @@
-"""Whatever a tree believes, `Residency.reconcile` brings it to what is held, in bounded steps."""
+"""`Residency.reconcile` brings any tree to the truth, in bounded steps."""
 
 from random import Random
 
@@ -25,7 +25,7 @@ def path(text: str, size: int) -> bytes:
 
 
 def followed(random: Random, groups: list[NaiveGroup], size: int, tree_size: int) -> Residency:
-    """What engines hold after some stores and removals, told to nobody."""
+    """Contents of engines after some stores and removals, without a tree."""
     engines, residency = NaiveEngines(size, tree_size), Residency(tree_size, lambda lora, salt: 7)
     for _ in range(random.randint(1, 8)):
         text, rank = random.choice(TEXTS), random.randrange(2)
@@ -38,7 +38,7 @@ def followed(random: Random, groups: list[NaiveGroup], size: int, tree_size: int
 
 
 def wrong(random: Random, size: int, at_us: int) -> TreeOp:
-    """Something that somebody said of a worker, true or not."""
+    """An operation on a worker, true or not."""
     told = path(random.choice(TEXTS), size)
     cut = told[: 8 * random.randint(1, len(told) // 8)]
     return random.choice(

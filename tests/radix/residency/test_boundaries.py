@@ -1,4 +1,4 @@
-"""Chains of boundaries; `test_residency` compares what follows from them with an engine, block by block."""
+"""Chains of boundaries; `test_residency` compares their effects with an engine, block by block."""
 
 from radix.residency import BlocksStored
 from radix.residency.boundaries import carried, chained

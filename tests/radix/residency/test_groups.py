@@ -1,4 +1,4 @@
-"""What groups demand, and which lanes are meant."""
+"""Demands of groups, and the lanes that they mean."""
 
 import pytest
 

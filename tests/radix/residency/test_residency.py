@@ -1,4 +1,4 @@
-"""`Residency` beside an engine that is replayed block by block, and what it makes of single events."""
+"""`Residency` beside an engine that is replayed block by block, and its view of single events."""
 
 import pytest
 from fakes.naive_residency import NaiveEngines, NaiveGroup
@@ -38,7 +38,7 @@ texts = st.builds(
     st.sampled_from(("", "", "aaaaaaab", "aaaaaaabbbbb", "aaaaaaabbbbbaaaa")),
     st.lists(st.sampled_from(WORDS), min_size=1, max_size=3),
 )
-"""Few of them, so that what is removed was often stored."""
+"""Few of them, so that removed blocks were often stored."""
 
 
 def path(text: str, tree_size: int) -> bytes:
@@ -46,7 +46,7 @@ def path(text: str, tree_size: int) -> bytes:
 
 
 class ResidencyBesideEngines(RuleBasedStateMachine):
-    """Whatever engines say, the tree that was told believes what is so, no more and no less."""
+    """For any events of engines, the tree behind the residency believes the truth, no more and no less."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -165,7 +165,7 @@ TestResidencyBesideEngines.settings = settings(stateful_step_count=20)
 
 
 def stored(text: str, parent: str = "", **fields: object) -> BlocksStored:
-    """The blocks of a text behind a parent, told by a full group."""
+    """The blocks of a text behind a parent, from a full group."""
     handles = [text[:stop].encode() for stop in range(len(parent) + 4, len(text) + 1, 4)]
     ids = [ord(letter) for letter in text[len(parent) :]]
     event = BlocksStored(handles, parent.encode() or None, ids, 4, 0, "full_attention", None, "GPU")
@@ -179,7 +179,7 @@ def removed(*texts: str, group: int | None = 0, medium: str | None = "GPU") -> B
 
 
 def residency(*events: EngineEvent, tree_size: int = 4, handles_max: int = 1000) -> Residency:
-    """After some events that the tree was told of."""
+    """A residency after some events, which the tree has."""
     roots = {("", ""): ROOT, ("lora", ""): 8, ("", "salt"): 9, ("lora", "salt"): 10}
     made = Residency(tree_size, lambda lora, salt: roots.get((lora, salt)), handles_max=handles_max)
     made.apply(0, events)
@@ -199,14 +199,14 @@ def test_a_chain_that_grew_is_one_insert_and_of_one_that_shrank_only_the_first_b
 
 
 def test_a_removal_takes_what_was_told_in_the_same_microsecond() -> None:
-    """An insert at t outlives a trim of what was used before t, so times of one residency rise."""
+    """An insert at t outlives a trim of uses before t, so times of one residency rise."""
     followed = residency(stored("aaaa"))
     followed.apply(0, [removed("aaaa")])
     assert followed.changes("w", 1) == [Trim("w", path("aaaa", 4), 2)]
 
 
 def test_a_boundary_is_an_end_while_every_window_reaches_back_to_it() -> None:
-    """W = 5 and blocks of 4: one block before the boundary. The window is told first, as for Gemma 3."""
+    """W = 5 and blocks of 4: one block before the boundary. The window comes first, as for Gemma 3."""
     window = BlocksStored([b"aaaabbbb"], None, list(range(12)), 4, 1, "sliding_window", 5, "GPU")
     followed = residency()
     followed.apply(0, [window, stored("aaaabbbbcccc")])
@@ -228,7 +228,7 @@ def test_ends_in_a_row_are_one_operation() -> None:
 
 
 def test_an_engine_without_groups_says_nothing_of_ends() -> None:
-    """SGLang tells no tombstones, so its full-attention blocks say nothing of windows."""
+    """SGLang publishes no tombstones, so its full-attention blocks say nothing of windows."""
     followed = residency()
     followed.apply(0, [stored("aaaabbbb", group=None, kind=None)])
     assert followed.changes("w", 2) == [Insert("w", path("aaaabbbb", 4), 2, end=False)]
@@ -374,7 +374,7 @@ def test_blocks_with_media_are_opaque_from_there_on() -> None:
 
 
 def test_a_model_of_windows_only_that_keeps_some_blocks_cannot_be_read() -> None:
-    """Which blocks of the span it keeps is not said (Mistral with a sliding window, seen on vLLM 0.32)."""
+    """The event does not name the kept blocks of the span (Mistral with a sliding window, on vLLM 0.32)."""
     followed = residency()
     assert followed.readable
     followed.apply(0, [BlocksStored([b"x"], None, list(range(12)), 4, 0, "sliding_window", 5, "GPU")])

@@ -1,4 +1,4 @@
-"""What the tree makes of the emulator's KV events is what its cache then reuses, block by block."""
+"""The tree predicts the cache's reuse from the emulator's KV events, block by block."""
 
 from typing import Any, ClassVar
 
@@ -164,7 +164,7 @@ class Requests(RuleBasedStateMachine):
 
 
 class Dense(Requests):
-    """Full attention, told by both engines."""
+    """Full attention, by the events of both engines."""
 
     variants: ClassVar[list[dict[str, Any]]] = [
         {"full_tokens": 80, "match_rule": "vllm"},

@@ -55,7 +55,7 @@ def test_agents_share_a_few_system_prompts() -> None:
 
 
 def test_lengths_are_in_tokens_of_the_model() -> None:
-    """Of a model that makes two tokens of a word there are half as many words in as many tokens."""
+    """If the model makes two tokens of a word, prompts of the same tokens have half as many words."""
     shape = replace(SHAPE, system_tokens=(1000, 1000), prompt_tokens_max=4000)
     for tokens_per_word in (1.0, 2.0):
         for agent in agents(shape, 3, "m", tokens_per_word):

@@ -21,7 +21,7 @@ def _models_of_its_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 async def test_every_arm_gets_the_same_load_on_empty_caches(tmp_path: Path) -> None:
-    """All that is reused is reused within a run, and counted alike by answers and by engines."""
+    """All reuse is within a run, and answers and engines count the same."""
     out = tmp_path / "out"
     async with EmulatedEngine(ENGINE) as one, EmulatedEngine(ENGINE) as other:
         flags = ["--kinds", "qwen3", "--running", f"qwen3={one.url},{other.url}", "--out", str(out)]

@@ -1,4 +1,4 @@
-"""Tables of what was measured."""
+"""Tables of the measurements."""
 
 from fakes.ablated import run
 

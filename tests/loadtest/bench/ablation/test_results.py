@@ -1,4 +1,4 @@
-"""What a run shows is summed up from its answers, and kept in a file."""
+"""The figures of a run are summed up from its answers, and kept in a file."""
 
 from pathlib import Path
 

@@ -1,4 +1,4 @@
-"""What a gateway of an arm is started with."""
+"""Settings of the gateway of an arm."""
 
 from pathlib import Path
 

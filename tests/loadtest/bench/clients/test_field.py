@@ -1,4 +1,4 @@
-"""What the clients are asked, and how their reports are read: short extracts of real ones."""
+"""Command lines of the clients, and the reading of their reports: short extracts of real ones."""
 
 import json
 import shutil

@@ -1,4 +1,4 @@
-"""Where clients are, and how they get there; nothing is downloaded."""
+"""Places and installation of clients; nothing is downloaded."""
 
 import subprocess
 import sys
@@ -25,7 +25,7 @@ class Named:
 
 @pytest.fixture
 def commands(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> list[list[str]]:
-    """What would have been run; an environment and its program come to be all the same."""
+    """Commands that would have been run; an environment and its program appear without them."""
     seen: list[list[str]] = []
 
     def run(command: list[str], **_: Any) -> "subprocess.CompletedProcess[str]":
@@ -100,7 +100,7 @@ def test_a_python_that_is_not_there_is_asked_for(commands: list[list[str]], tmp_
 def test_a_name_behind_which_there_is_no_python_is_passed_over(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    """What pyenv leaves on the path for versions that it does not use."""
+    """Pyenv leaves such names on the path for versions that it does not use."""
     for minor, status in ((98, 0), (99, 127)):
         shim = tmp_path / f"python3.{minor}"
         shim.write_text(f"#!/bin/sh\nexit {status}\n")

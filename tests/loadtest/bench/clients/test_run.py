@@ -47,7 +47,7 @@ class Script:
 
 
 async def test_client_gateway_and_engines_say_the_same(fleet: Fleet, tmp_path: Path) -> None:
-    """Prompts that begin alike, so that some of each is cached; with times that only a real engine has."""
+    """Prompts have equal beginnings, so that some of each is cached; only a real engine has such times."""
     engines = [await fleet.engine(ENGINE) for _ in range(2)]
     gateway = await fleet.gateway(*(engine.url for engine in engines), placement={"block_tokens": 16})
     load = Load(gateway.url, ENGINE.models[0], tmp_path, requests=12, concurrency=3)

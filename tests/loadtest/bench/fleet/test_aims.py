@@ -1,4 +1,4 @@
-"""What is said of measurements that are known."""
+"""Judgements on known measurements."""
 
 from pathlib import Path
 
@@ -74,7 +74,7 @@ def test_a_run_that_the_bench_delayed_is_left_out() -> None:
 
 
 def test_a_run_whose_line_was_cut_off_is_made_again(tmp_path: Path) -> None:
-    """What is added after it is read, too."""
+    """A line added afterwards is read, too."""
     path = tmp_path / "fleet.jsonl"
     for one in field()[:2]:
         append(path, one)

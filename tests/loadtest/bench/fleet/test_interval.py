@@ -1,4 +1,4 @@
-"""Means with intervals, and what is said of a limit."""
+"""Means with intervals, and judgements on a limit."""
 
 import math
 
@@ -8,7 +8,7 @@ from loadtest.bench.fleet.interval import Answer, Interval
 
 
 def test_an_interval_is_students() -> None:
-    """Of 1, 2, 3: mean 2, standard error 1 / sqrt(3), and t is 4.303 for two degrees of freedom."""
+    """For 1, 2, 3: mean 2, standard error 1 / sqrt(3), and t is 4.303 for two degrees of freedom."""
     seen = Interval.of([1.0, 2.0, 3.0])
 
     assert seen.mean == 2.0

@@ -1,4 +1,4 @@
-"""What is sent, from recordings made here."""
+"""Requests sent from recordings that are made here."""
 
 import gzip
 import json
@@ -28,7 +28,7 @@ def test_sessions_have_clipped_pauses_and_no_overlong_prompts(tmp_path: Path) ->
 
 
 def test_arrivals_count_from_the_start_of_their_window(tmp_path: Path) -> None:
-    """Of arrivals at 0, 3 and 6 s, a window of 3 s from 3 s on holds the second one."""
+    """A window of 3 s from 3 s on holds the second one of the arrivals at 0, 3 and 6 s."""
     rows = [
         {"timestamp": 3000 * at, "input_length": 600, "output_length": 5, "hash_ids": [0, at + 1]}
         for at in range(3)
@@ -52,7 +52,7 @@ def test_equal_ids_are_equal_texts_within_a_scope_only() -> None:
 
 
 def test_ideal_reuse_ends_at_the_first_new_block() -> None:
-    """Of 2 + 3 blocks only the first one of the second prompt is reused: block 9 comes before block 2."""
+    """Prompts of 2 and 3 blocks: only the first block is reused again, as block 9 comes before block 2."""
     ideal, seen = Ideal(), set[int]()
     ideal.count([1, 2], seen)
     ideal.count([1, 9, 2], seen)

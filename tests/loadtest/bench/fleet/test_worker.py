@@ -17,7 +17,7 @@ class NaiveCache:
         self.blocks: list[str] = []
 
     def matched(self, prefixes: list[str]) -> int:
-        """How many leading blocks are there."""
+        """Leading blocks that are there."""
         matched = 0
         while matched < len(prefixes) and prefixes[matched] in self.blocks:
             matched += 1

@@ -1,4 +1,4 @@
-"""The chart is an image of the size that was meant, whatever was measured."""
+"""The chart is an image of the intended size for any measurements."""
 
 import struct
 from dataclasses import replace

@@ -1,4 +1,4 @@
-"""What a process started ends with it, and nothing else does."""
+"""Descendants of a process end with it, and no other process does."""
 
 import subprocess
 import time
@@ -6,7 +6,7 @@ from pathlib import Path
 
 from loadtest.bench.peers.descendants import descendants_ended
 
-# A child in a session of its own, and a child of that one; both are told when they run.
+# A child in a session of its own, and a child of that one; both print their ids when they run.
 PARENT = "setsid sh -c 'echo $$; sleep 600 & echo $!; wait' & wait"
 
 

@@ -1,4 +1,4 @@
-"""Who takes part."""
+"""Routers that take part."""
 
 from loadtest.bench.peers.field import PEERS, WORKLOADS, Kind, keys
 

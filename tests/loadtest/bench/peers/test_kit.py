@@ -1,4 +1,4 @@
-"""Visits to peers: what is read from the kit, and that nothing of it stays."""
+"""Visits to peers: files read from the kit, and their removal afterwards."""
 
 import asyncio
 import re
@@ -105,7 +105,7 @@ while True: time.sleep(1)
     kit = bench_kit(tmp_path, body)
     visit = asyncio.create_task(visited(kit, "W1"))
     async with asyncio.timeout(60):
-        while not (kit.home / "started").exists():  # noqa: ASYNC110 - nobody tells
+        while not (kit.home / "started").exists():  # noqa: ASYNC110 - there is no signal
             await asyncio.sleep(0.02)
     visit.cancel()
 
@@ -173,7 +173,7 @@ def test_a_router_without_a_version_is_an_error(tmp_path: Path) -> None:
 
 
 def test_cacheway_is_started_with_the_defaults_of_its_users() -> None:
-    """But for where it listens, where the engines are, and how it ends."""
+    """Only its address, the engines' addresses and its end differ."""
     command = ["config" if word == "serve" else word for word in cacheway_command()]
     effective = subprocess.run(command, check=True, capture_output=True, text=True).stdout
     changed = re.findall(r"^ +(\w+): .*# flag", effective, re.MULTILINE)

@@ -1,4 +1,4 @@
-"""Facts about the machine, from what the machine says."""
+"""Facts about the machine, as it reports them."""
 
 import platform
 import subprocess

@@ -1,4 +1,4 @@
-"""What was promised is judged by the medians of the same run."""
+"""Promises are judged by the medians of the same run."""
 
 from dataclasses import replace
 

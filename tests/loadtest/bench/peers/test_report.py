@@ -1,4 +1,4 @@
-"""What the Markdown says."""
+"""Contents of the Markdown report."""
 
 from dataclasses import replace
 

@@ -1,4 +1,4 @@
-"""Medians, differences, and what a failure does to both."""
+"""Medians, differences, and the effect of a failure on both."""
 
 from dataclasses import replace
 from pathlib import Path

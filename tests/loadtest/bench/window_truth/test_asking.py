@@ -1,4 +1,4 @@
-"""Sending a script and joining what the gateway foretold."""
+"""Sending a script and joining the predictions of the gateway."""
 
 import json
 

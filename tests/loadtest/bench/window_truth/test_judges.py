@@ -1,4 +1,4 @@
-"""Judges, on histories short enough to see what the engine must do."""
+"""Judges, on histories so short that the engine's duty is plain."""
 
 import pytest
 
@@ -16,7 +16,7 @@ def judges(kind: str) -> tuple[History, Simulated]:
 
 @pytest.mark.parametrize("kind", ["gemma3", "mimo_v2"])
 def test_who_leaves_a_prompt_at_its_half_finds_no_window_and_makes_one(kind: str) -> None:
-    """Of 300 tokens 150 are shared: the match promises four blocks of 32, the engine reuses none.
+    """150 of 300 tokens are shared: the match promises four blocks of 32, the engine reuses none.
 
     The next one to leave there does (real engines: docs/window-truth.md).
     """
@@ -35,7 +35,7 @@ def test_a_model_with_full_attention_goes_on_from_every_block() -> None:
 
 
 def test_only_the_engines_model_knows_what_was_decoded() -> None:
-    """300 tokens and 49 of the answer are computed, ten blocks; requests alone tell of nine."""
+    """300 tokens and 49 of the answer are computed, ten blocks; requests alone show nine."""
     history, simulated = judges("qwen3")
     for judge in (history, simulated):
         judge.answered(FIRST, ANSWER)

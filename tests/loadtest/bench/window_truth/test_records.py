@@ -1,4 +1,4 @@
-"""Recorded truth: what real engines reused, against the rules that this tree has now."""
+"""Recorded truth: the reuse of real engines, against the rules that this tree has now."""
 
 from pathlib import Path
 
@@ -26,7 +26,7 @@ def test_there_is_a_record_of_every_kind_of_model() -> None:
 def test_history_foretells_what_a_real_engine_reused(path: Path) -> None:
     """To a block on average, and too much for no more than one request in a hundred.
 
-    Where prompts come back to answers, a model with full attention only reuses more than requests tell of.
+    Where prompts come back to answers, a model with full attention only reuses more than requests show.
     """
     found = table(path)
     hybrid = SWA_GROUPS[read(path).kind] > 0
@@ -49,7 +49,7 @@ def test_the_simulators_model_is_exact_while_nothing_is_evicted(path: Path) -> N
 
 @pytest.mark.parametrize("path", PRESSED, ids=lambda path: path.stem)
 def test_the_simulators_model_evicts_nearly_what_a_pressed_engine_does(path: Path) -> None:
-    """Half of what is asked again is gone; which block goes first depends on steps that nobody sees."""
+    """Half of the repeated blocks are gone; steps of the engine, not recorded, decide which goes first."""
     errors = table(path)["all"].errors["simulator"]
 
     assert errors.error_blocks < 0.2

@@ -1,4 +1,4 @@
-"""Scripts: what a seed fixes, and how each kind of request relates to those before it."""
+"""Scripts: the choices of a seed, and the relation of each kind of request to those before it."""
 
 from collections import Counter
 
@@ -42,7 +42,7 @@ def test_all_kinds_come_and_none_is_longer_than_asked_for() -> None:
 
 
 def test_each_kind_shares_what_its_name_says() -> None:
-    """What a fork shares is less than its prompt; who continues has prompt and answer of an earlier one."""
+    """A fork shares less than its prompt; a continuation has prompt and answer of an earlier request."""
     prompts: list[tuple[int, ...]] = []
     both: list[tuple[int, ...]] = []
     for asked, answer in drawn():

@@ -1,4 +1,4 @@
-"""Ways for KV: how long they take, and that each end is told once."""
+"""Ways for KV: their times; each end is reported once."""
 
 import asyncio
 from typing import Any
@@ -17,11 +17,11 @@ NEVER = Fabric(LinkTiming(1e-6))
 
 
 class Ends(list[str | None]):
-    """What was told; a test waits for the first."""
+    """Reported ends; a test waits for the first."""
 
     async def first(self) -> str | None:
         async with asyncio.timeout(60):
-            while not self:  # noqa: ASYNC110 - the list tells nobody
+            while not self:  # noqa: ASYNC110 - a list has no signal
                 await asyncio.sleep(0.002)
         return self[0]
 

@@ -1,4 +1,4 @@
-"""Two emulated engines and a client that does what a router does: real sockets, in one process and in two."""
+"""Two emulated engines and a client in the role of a router: real sockets, in one process and in two."""
 
 import asyncio
 import re
@@ -36,7 +36,7 @@ def pair(start: Any) -> Any:
 
 
 async def both(prefill: Any, decode: Any, port: int, path: str = "/v1/completions", **more: Any) -> Any:
-    """What a router sends to SGLang: the same to both, at once."""
+    """Requests of a router to SGLang: the same to both, at once."""
     body = BODY | ROOM | {"bootstrap_port": port} | more
     return await asyncio.gather(*(client.post(path, json=body) for client in (prefill, decode)))
 
@@ -69,7 +69,7 @@ async def test_sglang_answers_as_one_engine_would(start: Any, pair: Any) -> None
     assert answer.json()["choices"][0]["text"] == await alone(start)
     assert first.json()["usage"]["completion_tokens"] == 1
     assert answer.json()["usage"]["completion_tokens"] == 20
-    # The decode engine repeats what the prefill engine found: 18 blocks of 16, below the last token.
+    # The decode engine repeats the prefill engine's reuse: 18 blocks of 16, below the last token.
     assert again.json()["usage"]["prompt_tokens_details"]["cached_tokens"] == 288
     await idle(prefill, decode)
     info = (await prefill_client.get("/server_info")).json()
@@ -165,7 +165,7 @@ async def test_sglang_decode_fails_when_its_prefill_engine_crashes(pair: Any) ->
 
 
 async def nixl(prefill: Any, decode: Any, **more: Any) -> Any:
-    """What a router sends to vLLM: one leg after the other."""
+    """Requests of a router to vLLM: one leg after the other."""
     first = await prefill.post(
         "/v1/completions",
         json=BODY | {"max_tokens": 1, "kv_transfer_params": ASK},
@@ -186,7 +186,7 @@ async def test_nixl_answers_as_one_engine_would(start: Any, pair: Any) -> None:
     assert params["remote_num_tokens"] == 300
     assert answer.json()["kv_transfer_params"] is None
     assert answer.json()["choices"][0]["text"] == await alone(start, dialect="vllm")
-    # The decode engine repeats what the prefill engine found.
+    # The decode engine repeats the prefill engine's reuse.
     assert answer.json()["usage"]["prompt_tokens_details"]["cached_tokens"] == 0
     assert again.json()["usage"]["prompt_tokens_details"]["cached_tokens"] == 288
     await idle(prefill, decode)

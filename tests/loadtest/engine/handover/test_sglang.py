@@ -1,4 +1,4 @@
-"""Rooms over real sockets, with schedulers that do what the test says.
+"""Rooms over real sockets, with schedulers that the test controls.
 
 Links of 1 MB/s: the KV of 130 tokens of 1,000 bytes takes 0.13 s, layer by layer mostly while it is computed.
 """
@@ -95,7 +95,7 @@ async def test_the_legs_of_a_request_meet_whoever_comes_first(first: str) -> Non
         both.decode_worker.finish(both.decode_job)
 
         assert both.prefill_worker.released == [both.prefill_job]
-        # One token, whatever the client wants of the decode engine.
+        # One token, for any number that the client wants of the decode engine.
         assert both.prefill_heard.said == [("finished", both.prefill_job, "length")]
         assert both.prefill_job.emitted_tokens == 1
         assert both.decode_heard.said == [("finished", both.decode_job, "length")]

@@ -1,4 +1,4 @@
-"""NIXL and Mooncake over real sockets, with schedulers that do what the test says.
+"""NIXL and Mooncake over real sockets, with schedulers that the test controls.
 
 The KV of 130 tokens of 1,000 bytes takes 0.13 ms on these links.
 """
@@ -102,7 +102,7 @@ async def test_kv_is_pulled_as_the_params_say() -> None:
         await until(lambda: decode.worker.delivered)
 
         assert prefill.worker.released == [leg]
-        # What was here is not transferred; what is reported is what the other one had cached.
+        # Blocks already here are not transferred; the reported count is that of the other engine's cache.
         assert job.cached_tokens == 0
         counted = decode.side.counters
         assert (counted.transfer_s.count, counted.received_tokens) == (1, 66)
@@ -200,7 +200,7 @@ async def test_an_engine_that_is_not_there_is_an_error(wrong: Any) -> None:
         assert decode.heard.said == [("failed", job, 500, "Internal server error")]
         assert decode.worker.aborted == [job]
         assert decode.side.counters.failed == 1
-        # What was kept stays until its lease is over.
+        # The kept KV stays until its lease is over.
         assert prefill.worker.released == []
         await until(lambda: prefill.worker.released)
 
@@ -295,7 +295,7 @@ def mooncake(**more: Any) -> tuple[Engine, Engine]:
 
 
 async def mooncake_params(prefill: Engine, transfer_id: str = "t1") -> Any:
-    """What a router finds out before it sends the decode leg."""
+    """Parameters that a router learns before it sends the decode leg."""
     (entry,) = (await call("127.0.0.1", prefill.side.port, "/query")).values()
     assert entry["worker_addr"]["0"]["0"] == f"127.0.0.1:{prefill.side.port}"
     return {

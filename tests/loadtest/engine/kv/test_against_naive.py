@@ -29,7 +29,7 @@ def blocks_of(text: str) -> bytes:
 
 
 class Shadow:
-    """Which blocks a listener believes to be there, by group."""
+    """Blocks that a listener believes to be there, by group."""
 
     def __init__(self) -> None:
         self.groups: dict[str, set[bytes]] = {"full": set(), "sliding_window": set(), "linear": set()}

@@ -42,7 +42,7 @@ def test_at_most_two_states_per_sequence() -> None:
 
 
 def test_states_at_fixed_positions_are_saved_where_engines_keep_them() -> None:
-    """Every 12 tokens: after blocks 3 and 6, however the prompt is cut into chunks."""
+    """Every 12 tokens: after blocks 3 and 6, for any chunks of the prompt."""
     cache = linear(100, 10, retained_interval_tokens=12, chunk_tokens=20)
     run(cache, "abcdefg")
 
@@ -93,7 +93,7 @@ def test_a_state_that_saves_more_outlives_one_that_was_used_later() -> None:
 
 
 def test_savings_grow_faster_than_length_where_attention_is_quadratic() -> None:
-    """Ages are 0, 1/2 and 1. What the middle one saves is 0.63 of the scale, and with c0 = 1 it is 0.47."""
+    """Ages are 0, 1/2 and 1. The middle one saves 0.63 of the scale, and with c0 = 1 it saves 0.47."""
 
     def middle_survives(context_tokens: float) -> bool:
         cache = linear(100, 3, context_tokens=context_tokens)

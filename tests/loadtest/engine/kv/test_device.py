@@ -61,7 +61,7 @@ def test_window_kv_goes_from_the_head_of_what_was_used_longest_ago() -> None:
 
 
 def test_a_leaf_that_loses_its_window_goes_with_the_tombstones_above_it() -> None:
-    """Nothing can be reused of a tombstone that nothing continues."""
+    """A tombstone without a continuation gives no reuse."""
     cache = sliding(100, 11, chunk_tokens=9 * BLOCK)
     run(cache, "abcdefgh")
     assert live(cache, "abcdefgh") == "......##"
@@ -131,7 +131,7 @@ def test_room_in_both_pools_is_needed() -> None:
 
 
 def test_a_use_refreshes_only_the_window_that_it_needs() -> None:
-    """SGLang's unified cache: what lies before the last W tokens and a block stays the first to go."""
+    """SGLang's unified cache: blocks before the last W tokens and a block stay the first to go."""
     cache = sliding(100, 19, swa_release="pressure")
     run(cache, "abcdefgh")
     run(cache, "ABCDEFGH")

@@ -1,4 +1,4 @@
-"""Host memory: accounts, and what goes first."""
+"""Host memory: accounts, and the order of eviction."""
 
 from random import Random
 

@@ -1,4 +1,4 @@
-"""Shared pools: who finds what, and what a failed node costs."""
+"""Shared pools: hits of each client, and the cost of a failed node."""
 
 from random import Random
 
@@ -64,7 +64,7 @@ def test_a_first_block_with_its_window_data_is_complete_though_shorter_than_the_
 
 
 def test_the_least_recently_used_blocks_go_first_and_a_query_keeps_them_alive() -> None:
-    """One node of 100 blocks: a head that is only asked after stays, one that nobody asks after goes."""
+    """One node of 100 blocks: a head that is only queried stays, one without queries goes."""
     shared = pool(nodes=1, memory_tokens=6400)
     kept, forgotten, third = sequence(1, 40), sequence(2, 40), sequence(3, 40)
     shared.store(b"", kept, 0, 40, (), 0.0)
@@ -143,7 +143,7 @@ def test_all_of_a_session_is_on_one_node_with_a_copy_of_the_head_that_it_shares(
 
 
 def sessions(shared: L3Pool, count: int = 40) -> dict[bytes, bytes]:
-    """So many sessions of 40 blocks, stored."""
+    """Store sessions of 40 blocks each."""
     turns = {f"s{seed}".encode(): sequence(seed, 40) for seed in range(count)}
     for name, turn in turns.items():
         shared.store(b"", turn, 0, 40, (), 0.0, name)
@@ -151,7 +151,7 @@ def sessions(shared: L3Pool, count: int = 40) -> dict[bytes, bytes]:
 
 
 def found(shared: L3Pool, turns: dict[bytes, bytes], now_s: float) -> int:
-    """How many sessions are there as a whole."""
+    """Number of sessions that are there as a whole."""
     return sum(shared.find(b"", turn, 0, 40, now_s, name).end_block == 40 for name, turn in turns.items())
 
 
@@ -234,7 +234,7 @@ def test_a_pool_without_nodes_holds_nothing_and_says_so() -> None:
 
 
 def test_requests_of_no_session_are_grouped_by_what_they_begin_with() -> None:
-    """What follows the same first 1,024 tokens is one group; the first blocks of all have their own node."""
+    """Blocks behind the same first 1,024 tokens are one group; first blocks have a node of their own."""
     shared = pool(nodes=8)
     assert isinstance(shared, GroupedPool)
     head = sequence(0, 16)
@@ -304,7 +304,7 @@ def test_a_node_that_lost_its_memory_returns_empty() -> None:
 
 
 def test_a_failed_node_of_pooled_memory_breaks_every_sequence_at_its_first_block_there() -> None:
-    """One node of four: the expected prefix is three blocks, whatever the length."""
+    """One node of four: the expected prefix is three blocks, for any length."""
     shared = pool(kind="pooled", nodes=4)
     assert isinstance(shared, PooledMemory)
     turns = [sequence(seed, 200) for seed in range(50)]

@@ -1,4 +1,4 @@
-"""Reads from a pool: their time, their bytes, and what the ranks agree on."""
+"""Reads from a pool: their time, their bytes, and the agreement of the ranks."""
 
 from random import Random
 

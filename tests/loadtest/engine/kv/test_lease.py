@@ -1,4 +1,4 @@
-"""What a lease says of itself."""
+"""Facts that a lease gives about itself."""
 
 from loadtest.engine.kv.lease import Lease
 

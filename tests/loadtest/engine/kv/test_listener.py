@@ -1,4 +1,4 @@
-"""What KV events say, by each engine's rule."""
+"""KV events by the rule of each engine."""
 
 from fakes.kv_requests import BLOCK, Shadow, admitted, compute, dense, linear, live, matched, run, sliding
 

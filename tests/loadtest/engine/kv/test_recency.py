@@ -1,4 +1,4 @@
-"""Which node is the oldest."""
+"""The oldest node."""
 
 from hypothesis import given
 from hypothesis import strategies as st

@@ -1,4 +1,4 @@
-"""Which node holds which session."""
+"""Nodes that hold a session."""
 
 from hypothesis import given
 from hypothesis import strategies as st

@@ -1,4 +1,4 @@
-"""What SGLang keeps of linear states, by its own code and by hand."""
+"""Linear states that SGLang keeps, by its own code and by hand."""
 
 import pytest
 from fakes.sglang_cache import drawn, reused_by_model, reused_by_sglang
@@ -18,7 +18,7 @@ def states(cache: KvCache) -> list[int]:
 
 
 def serve(cache: KvCache, prompt: list[int], answer: list[int]) -> int:
-    """A whole request in chunks of 512 tokens; returns what it reused."""
+    """Run a whole request in chunks of 512 tokens; return its reused tokens."""
     lease = cache.open(chain_token_ids(prompt, 7, PAGE), len(prompt), len(answer), 0.0)
     assert cache.admit(lease, 0.0)
     for at in range(lease.matched_tokens + 512, len(prompt), 512):
@@ -59,7 +59,7 @@ def test_the_branch_takes_the_place_of_its_chunks_end() -> None:
 
 @given(st.lists(st.tuples(st.integers(1, 4), st.integers(1, 900), st.integers(1, 300)), max_size=25))
 def test_of_too_many_states_the_one_used_longest_ago_goes(asked: list[tuple[int, int, int]]) -> None:
-    """Whatever is asked, no more states are held than there are slots, and a match ends at one of them."""
+    """There are never more states than slots, and a match ends at one of the states."""
     cache = linear(slots=3)
     for topic, length, answer in asked:
         held = {0, *states(cache)}
@@ -69,7 +69,7 @@ def test_of_too_many_states_the_one_used_longest_ago_goes(asked: list[tuple[int,
 
 
 class Naive:
-    """Which sequences of pages, one letter each, are held, and which have a state."""
+    """Held sequences of pages, one letter each, and those with a state."""
 
     def __init__(self) -> None:
         self.held, self.states = {""}, {""}
@@ -105,7 +105,7 @@ class Naive:
     )
 )
 def test_the_model_does_what_the_naive_one_does(asked: list[tuple[str, int, int]]) -> None:
-    """Answers begin with the tail's page, so what they say is a page of its own for each tail."""
+    """Answers begin with the tail's page, so that each tail has a page of its own."""
     cache, naive = linear(), Naive()
     for text, tail, answer in asked:
         prompt = [ord(letter) for letter in text for _ in range(PAGE)] + [ord("-")] * tail

@@ -1,4 +1,4 @@
-"""What SGLang keeps of windows, by its own code and by hand."""
+"""Windows that SGLang keeps, by its own code and by hand."""
 
 import pytest
 from fakes.kv_requests import BLOCK, admitted, blocks_of, compute, live, matched, run, sliding

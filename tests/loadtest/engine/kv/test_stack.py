@@ -1,4 +1,4 @@
-"""Which KV stacks can be built."""
+"""KV stacks that can be built."""
 
 from random import Random
 

@@ -438,7 +438,7 @@ def usable(cache: KvCache, prompt: bytes, blocks: int) -> int:
 
 
 def check(cache: KvCache, tiers: HiCache) -> None:
-    """The accounts are what the tree says, within the room, and every node is somewhere."""
+    """The accounts equal the tree's, within the room, and every node is somewhere."""
     nodes = list(cache.tree.nodes())
     for pool, held in (
         (tiers.host.full, sum(node.blocks for node in nodes if node.host)),

@@ -8,7 +8,7 @@ from loadtest.engine.kv.tree import Node, RadixTree
 
 
 class Watcher:
-    """Writes down what observers are told."""
+    """Writes down the calls on observers."""
 
     def __init__(self) -> None:
         self.heard: list[str] = []

@@ -1,4 +1,4 @@
-"""What requests leave of their windows, and what they may come back to."""
+"""Windows that requests leave behind, and the boundaries to which they may come back."""
 
 from fakes.kv_requests import BLOCK, admitted, blocks_of, compute, live, matched, run, sliding
 
@@ -33,7 +33,7 @@ def test_of_an_answer_only_the_end_stays_whatever_the_rule() -> None:
 
 
 def test_a_leaf_is_freed_as_far_as_its_answer_has_left_it() -> None:
-    """Only the last window is locked by the request; what lies before it waits for its turn."""
+    """The request locks only the last window; the blocks before it wait for their turn."""
     cache = sliding(100, 100, swa_release="pressure")
     lease = admitted(cache, LONG[:8], output_tokens=40, tail=0)
     compute(cache, lease)

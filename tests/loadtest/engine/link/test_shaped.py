@@ -118,7 +118,7 @@ def test_a_link_that_carries_nothing_keeps_what_is_under_way() -> None:
 
 
 def test_a_dead_link_fails_what_is_under_way_and_all_that_comes() -> None:
-    """Also what has left and is not known to have arrived."""
+    """Transfers that have left and are not known to have arrived count, too."""
     case = Case(rtt_s=1.0)
     case.begin("landing", 100)
     case.begin("sending", 5000)
@@ -178,7 +178,7 @@ def test_a_late_timer_does_not_change_what_left_when() -> None:
     st.lists(st.tuples(st.floats(0, 4), st.floats(0, 1)), max_size=3),
 )
 def test_the_link_never_sends_more_than_it_can_nor_than_there_is(transfers: Any, slower: Any) -> None:
-    """Whatever comes: all bytes of all that stay, no more a second than the capacity, each end told once."""
+    """All bytes of the transfers that stay, at most the capacity per second, each end reported once."""
     case = Case()
     stay_bytes = 0.0
     for number, (at_s, n_bytes, ready, held, over_s, leaves) in enumerate(transfers):

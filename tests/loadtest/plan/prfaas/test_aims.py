@@ -1,4 +1,4 @@
-"""What the study claims, on runs that take seconds: rates near the ends of the fleets, and a bad link."""
+"""Claims of the study, on runs that take seconds: rates near the ends of the fleets, and a bad link."""
 
 from functools import cache
 

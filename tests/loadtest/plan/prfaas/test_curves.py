@@ -1,4 +1,4 @@
-"""What the case study's instances and prompts are like."""
+"""Instances and prompts of the case study."""
 
 import numpy as np
 import pytest

@@ -1,4 +1,4 @@
-"""The matrix on a handful of requests: what was known is not simulated again, and what is said of it."""
+"""The matrix on a handful of requests: known trials are not simulated again; its table and verdict."""
 
 from math import inf
 from pathlib import Path
@@ -9,7 +9,7 @@ from loadtest.plan.prfaas.matrix import FLEETS, cases, difference_s, matrix_tabl
 
 
 def nobody(_number: int, _done: int, _total: int) -> None:
-    """Progress that nobody hears of."""
+    """Ignore progress."""
 
 
 def test_a_matrix_goes_on_where_it_was_cut_off(tmp_path: Path) -> None:

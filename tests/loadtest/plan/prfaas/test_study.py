@@ -1,4 +1,4 @@
-"""What is simulated for the study, on a handful of requests."""
+"""Simulations of the study, on a handful of requests."""
 
 from dataclasses import dataclass, field
 from functools import cache
@@ -31,7 +31,7 @@ TINY_STORM_S = 8.0
 
 @dataclass
 class Heard(Progress):
-    """Remembers what it is told."""
+    """Remembers its calls."""
 
     parts: list[tuple[str, int]] = field(default_factory=list)
     whole: list[int] = field(default_factory=list)

@@ -1,4 +1,4 @@
-"""What is simulated of a fleet, and figures that can be checked by hand."""
+"""Simulations of a fleet, and figures that can be checked by hand."""
 
 from dataclasses import replace
 from math import inf, isnan, nan
