@@ -56,7 +56,7 @@ class LimitPlan(msgspec.Struct, frozen=True):
 
     Attributes:
         tokens_per_minute: 0 for no limit, like ``concurrent_tokens``.
-        tokens: Of each request.
+        tokens: Per request.
         per_s: Requests per second.
         dry: Ask no limiter, to measure the driver alone.
     """

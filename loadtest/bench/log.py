@@ -35,7 +35,7 @@ from router.shared.keys import Keys
 NAMESPACE = "soak"
 TABLE_ROWS = 12
 LATE_S = 0.1
-"""A publisher that is later than this in most intervals had no processor, whatever the log costs."""
+"""A publisher that is later than this in most intervals had no processor, at any cost of the log."""
 
 QUANTILES = {"P50": 0.5, "P90": 0.9, "P99": 0.99, "P99.9": 0.999, "max": 1.0}
 

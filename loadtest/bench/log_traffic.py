@@ -44,7 +44,7 @@ class TrafficRules:
         ops_per_s: On average, like ``sessions_per_s``.
         workers: In the fleet at a time.
         replaced_every_s: Time between replacements of a worker.
-        capacity_blocks: Of each worker.
+        capacity_blocks: Cache per worker, blocks.
         leads: True for the replica that adds and replaces the workers.
     """
 

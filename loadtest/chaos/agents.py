@@ -195,7 +195,7 @@ class Agents:
 
     Args:
         urls: Base URLs of the replicas behind the balancer now, by name.
-        headers: Of each tenant.
+        headers: Headers of each tenant.
         clients: How many.
         think_s: Mean pause of each between an answer and its next request.
 

@@ -216,7 +216,7 @@ class Crowd:
         patience_s: A request that is not over by then hangs.
 
     Attributes:
-        phase: Of the requests that are sent now.
+        phase: Phase of the requests that are sent now.
         sent: Requests sent so far, by replica.
         served: Outcomes of all that are over.
         unsent: Requests that were not sent, because `OPEN_MAX` were open.
@@ -287,7 +287,7 @@ class Crowd:
         await asyncio.gather(self._ticker, *self._running, return_exceptions=True)
 
     async def _tick(self) -> None:
-        """Send until cancelled. What fell due while the machine was busy is sent at once."""
+        """Send until cancelled. Requests that fell due while the machine was busy are sent at once."""
         loop = asyncio.get_running_loop()
         due_s = loop.time()
         while True:

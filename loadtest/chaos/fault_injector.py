@@ -384,7 +384,7 @@ def _gone(testbed: ChaosStage) -> None:
 
 
 def _unreadable(testbed: ChaosStage) -> None:
-    """A folder in its place: nobody can read it, root neither."""
+    """Put a folder in place of the keys file: no user can read it as a file, not even root."""
     testbed.keys_file.unlink()
     testbed.keys_file.mkdir()
 

@@ -107,7 +107,7 @@ class DecodeBatch:
             seconds -= needed_s
 
     def seconds_until(self, tokens: float) -> float:
-        """Seconds until every member has got so many more tokens; nobody may be empty."""
+        """Seconds until every member has got ``tokens`` more; the batch must not be empty."""
         total_s = 0.0
         for stretch, limit in self._stretches():
             if tokens <= limit:

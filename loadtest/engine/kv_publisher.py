@@ -75,7 +75,7 @@ class KvPublisher:
         self.settings = replace(settings, endpoint=endpoint, replay_endpoint=replay_endpoint)
 
     def publish(self, batch: bytes) -> None:
-        """Send a batch to whoever listens, and keep it for those who missed it."""
+        """Send a batch to the subscribers, and keep it for those that missed it."""
         number = self._sequence
         self._sequence += 1
         self._pub.send_multipart((self._topic, number.to_bytes(8, "big"), batch), zmq.NOBLOCK)

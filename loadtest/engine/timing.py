@@ -84,7 +84,7 @@ class Stretch:
     Attributes:
         step_s: Seconds of a step now; 0: answers come at once.
         growth_s: Growth of a step per token that each request has got, seconds.
-        tokens_per_step: Of each request.
+        tokens_per_step: Tokens per step and request.
     """
 
     step_s: float
@@ -116,7 +116,7 @@ class DecodeTiming:
         kv_token_s: Seconds per token of context that the batch attends to, with one rank.
         mtp_speedup: Tokens per step and request: 1, or more with multi-token prediction.
         slow_tokens: Ranges of a request's decoded tokens that come more slowly, as pairs of the range's
-            end, ascending, and the slowness, above 1. Empty: all come alike.
+            end, ascending, and the slowness, above 1. Empty: all come at one speed.
     """
 
     base_s: float
@@ -134,7 +134,7 @@ class DecodeTiming:
         return full
 
     def tokens_of(self, full_speed_tokens: float) -> float:
-        """Tokens of a request after so many at full speed: the inverse of `full_speed_tokens`."""
+        """Tokens of a request in the time of ``full_speed_tokens``: the inverse of `full_speed_tokens`."""
         left, begin = full_speed_tokens, 0
         for end, slowness in self.slow_tokens:
             if left < (end - begin) * slowness:

@@ -24,7 +24,7 @@ class Mark:
     """State at a moment.
 
     Attributes:
-        sums: Of the metrics, by name.
+        sums: Sums of the metrics, by name.
         completed: Requests that generated something and completed.
         left: Requests whose client left.
         cursor: The newest decision.

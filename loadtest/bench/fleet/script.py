@@ -95,7 +95,7 @@ class Traces:
 
         Args:
             users: Agents at work at the same time; 0 for conversations.
-            seed: Of the order of the sessions.
+            seed: Seed of the order of the sessions.
             start_s: Start of the window of conversations in the trace.
             seconds: Trace time in which requests are sent.
 

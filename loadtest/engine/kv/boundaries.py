@@ -1,4 +1,4 @@
-"""Conditions for going on from a boundary, besides full-attention KV.
+"""Conditions for going on from a boundary, beside full-attention KV.
 
 Full attention goes on from any block, a sliding-window layer needs the window before the boundary, a linear
 layer its state at the boundary. `KvCache` asks one of these rules and tells it of changes:

@@ -136,7 +136,7 @@ class KvCache:
         on_device, usable = self._boundaries.usable(path, matched)
         while path and path[-1].start >= usable:
             path.pop()
-        # What is on the device, and what is locked, are heads of the path.
+        # The device blocks and the locked blocks are heads of the path.
         missing = usable - _reach(path, usable, _on_device)
         unlocked = usable - missing - min(usable - missing, _reach(path, usable, _locked))
         rest = lease.prompt_tokens + lease.output_tokens - usable * self._size
@@ -235,7 +235,7 @@ class KvCache:
         path, partial, position = tree.walk(lease.node, lease.blocks, end)
         if partial is not None:
             path.append(tree.split(partial, position) if position < partial.end else partial)
-        # What another request has stored meanwhile is shared, and the copy of it is freed.
+        # Blocks that another request has stored meanwhile are shared, and the copy of them is freed.
         fresh = [node for node in path if not node.device]
         node = path[-1] if path else lease.node
         if position < end:
@@ -273,7 +273,7 @@ class KvCache:
             self._tiers.ended(lease, now_s)
 
     def _join(self, node: Node) -> None:
-        """Join what the end of a request has left alike on its path."""
+        """Join the runs that are equal on the path after the end of a request."""
         while (parent := node.parent) is not None:
             if parent.swa == node.swa and not parent.locks:
                 self.tree.merge(node)

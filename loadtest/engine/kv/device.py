@@ -56,7 +56,7 @@ class TierPolicy(TreeObserver, Protocol):
         """The device copy of a run is about to go; last chance to copy it."""
 
     def ended(self, lease: Lease, now_s: float) -> None:
-        """The request is over, in whatever state it was."""
+        """The request is over, in any state."""
 
     def clear(self) -> None:
         """Drop all host copies that are not in use."""
@@ -182,7 +182,7 @@ class Device:
             walk = walk.parent
 
     def unlock_window(self, node: Node, blocks: int) -> None:
-        """Undo `lock_window`; what nobody else locks can be evicted."""
+        """Undo `lock_window`; blocks without another lock can be evicted."""
         start = node.end - blocks
         walk = node
         while blocks and walk.end > start:
@@ -206,14 +206,14 @@ class Device:
             walk = walk.parent
 
     def retire_window(self, node: Node) -> None:
-        """Free the window KV of a run that nobody locks; it becomes a tombstone."""
+        """Free the window KV of an unlocked run; it becomes a tombstone."""
         if self._tiers is not None:
             self._tiers.leaving(node, "sliding_window")
         node.swa = False
         self.swa.held -= node.blocks * self._size
 
     def make_room(self) -> None:
-        """Evict until what is held and reserved fits. What is locked and reserved must fit."""
+        """Evict until the held and reserved blocks fit. The locked and reserved ones must fit."""
         if self.full.free < 0:
             self._evict(-self.full.free)
         while self.swa.free < 0:

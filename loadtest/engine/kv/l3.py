@@ -99,7 +99,7 @@ class L3Settings:
         ttl_s: Lifetime of a block after its last use; None for no end.
         node_bytes_per_s: Network of a node. [guess] two 400 Gbps ports.
         disk_bytes_per_s: Reads from a node's disks. [guess] two NVMe drives.
-        latency_s: Time of a read besides its bytes: 280 us (MiMo-V2.5, 3.2, RDMA reads of 1 MB).
+        latency_s: Time of a read beside its bytes: 280 us (MiMo-V2.5, 3.2, RDMA reads of 1 MB).
         sdk_timeout_s: A client's wait for a dead node; the paper says only "short". [guess]
         detection_s: Time from a failure to the ring without the node: missed heartbeats. [guess]
         group_tokens: Common first tokens of a group of requests that name no session. [guess]
@@ -158,7 +158,7 @@ class L3Pool(Protocol):
     """Port of an `L3Client`.
 
     Blocks are the packed chained hashes of a sequence from its start; ``session`` names the session that it
-    belongs to, empty if nobody knows.
+    belongs to, empty if unknown.
     """
 
     @property
