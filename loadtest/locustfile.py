@@ -59,7 +59,7 @@ class PresetShape(LoadTestShape):
         options = self.runner.environment.parsed_options
         assert options is not None
         preset = PRESETS[options.preset]
-        # Locust says one if nobody said anything.
+        # Locust's default is one user.
         users = options.num_users if (options.num_users or 1) > 1 else preset.users
         elapsed_s = float(self.get_run_time())  # type: ignore[no-untyped-call]
         if not self._begun:

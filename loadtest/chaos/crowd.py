@@ -265,7 +265,7 @@ class Crowd:
         """Wait until so many requests have been sent from now on and have ended; may raise `TimeoutError`."""
         from_s = asyncio.get_running_loop().time()
         async with asyncio.timeout(within_s):
-            while sum(one.visit.sent_s >= from_s for one in self.served[-4 * requests :]) < requests:  # noqa: ASYNC110 - plain state, which nobody signals
+            while sum(one.visit.sent_s >= from_s for one in self.served[-4 * requests :]) < requests:  # noqa: ASYNC110 - plain state without a signal
                 await asyncio.sleep(0.02)
 
     async def __aenter__(self) -> Self:

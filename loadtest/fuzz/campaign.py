@@ -66,7 +66,7 @@ VIEWS = (
         "/readiness",
     ),
 )
-"""All of them can be asked, whatever came before."""
+"""All of them can be asked in any order."""
 
 _OF_WORKER = (
     *("url", "role", "site", "bucket", "circuit", "labels", "capacity_tokens", "held_tokens", "draining"),

@@ -9,7 +9,7 @@ from loadtest.fuzz.actions import Argument, Commands
 from policies import Op
 
 EVIL = "evil"
-"""A replica, worker, model or request that nobody has."""
+"""A replica, worker, model or request that does not exist."""
 
 KINDS: tuple[type[Any], ...] = Op.__args__
 

@@ -57,7 +57,7 @@ class SessionUser(StreamingUser):
     """Plays one session after the other, each to its end or its first failure.
 
     Attributes:
-        sessions: Of all users of this kind in this process; `draw` gives them out.
+        sessions: Sessions of all users of this kind in this process; `draw` gives them out.
     """
 
     abstract = True

@@ -22,7 +22,7 @@ class Family:
         split: Prefill and decode have workers of their own.
         host_gib: Host memory for KV of each worker that takes requests, GiB.
         pool_gib: A pool that they share, GiB.
-        division: Of those that take requests, by length; None: all take any length.
+        division: Division of the workers that take requests, by length; None: all take any length.
         tier_rules: How host memory and the pool work.
     """
 

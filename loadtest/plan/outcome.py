@@ -35,7 +35,7 @@ class Outcome:
         workers_min: Fewer were not simulated, because of the least possible work.
         curve: Value of memory.
         tiers: Value of time and of room below the device.
-        layers: What the model's layers save.
+        layers: Savings by the model's layers.
         assumed: Further assumptions.
         divisions: Length buckets to try; None if they were not asked for.
         whole: The cheapest fleet without buckets; None if there is none.

@@ -1,6 +1,6 @@
 """Least squares of prices that cannot be negative, with residuals and a grade.
 
-    seconds ≈ sum of price·feature        relative errors count alike; outliers are left out, and counted
+    seconds ≈ sum of price·feature        relative errors count the same; outliers are left out, and counted
 
 A queue only ever adds time. So observations far above the line are taken for queueing, and those far below
 for mistakes; both are left out in a few rounds, up to `LEFT_OUT_MAX` of all.

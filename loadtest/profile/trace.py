@@ -241,7 +241,7 @@ def capacity_of(lines: Sequence[Line]) -> Capacity | None:
     held = _distinct_blocks(seen)
     blocks = float(max(len(line.blocks) // HASH_BYTES for line in seen))
     if _loss(reported, endless, telling) <= UNEVICTED:
-        # The least cache that would have had these hits: whatever is larger is as likely.
+        # The least cache that would have had these hits: any larger one is as likely.
         while blocks < held and _loss(_hits(seen, round(blocks)), endless, telling) > UNEVICTED:
             blocks *= CAPACITY_STEP
         least_tokens = max(round(blocks * block_tokens), 1)

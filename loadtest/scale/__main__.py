@@ -31,7 +31,7 @@ DEATHS = 3
 """Seeds of which the mean is shown."""
 
 REQUESTS_PER_S = 100.0
-"""Of a replica, where messages are counted per second; `WORKERS_PER_REPLICA` workers keep up with it."""
+"""Per replica, where messages are counted per second; `WORKERS_PER_REPLICA` workers keep up with it."""
 
 WORKERS_PER_REPLICA = 10
 APPLIED = 1000

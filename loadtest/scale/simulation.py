@@ -48,17 +48,17 @@ PREFILL_S = 0.02
 TTL_S = 3.0
 TIMEOUT_S = 0.02
 FALLBACK_S = 30.0
-"""So long after a split its parts ask the shard they came from for prompts that they do not know."""
+"""Time after a split in which its parts ask their former shard for prompts that they do not know."""
 
 HOT_WINDOW_S = 5.0
 HOT_MIN = 10
 STALE_TRIES = 3
 MESSAGE_BYTES = 64
-"""Of an ask, an answer or a tell without its blocks or holders: ids, times, an anchor; assumed."""
+"""Bytes of an ask, answer or tell without blocks or holders: ids, times, an anchor; assumed."""
 
 HOLDER_BYTES = 4
 DIRECT_MAX = 128
-"""Up to so many replicas send their loads to each other, more in groups."""
+"""Greatest number of replicas that send their loads to each other; more do so in groups."""
 
 Knowledge = Literal["log", "shards", "alone"]
 Blocks = NDArray[np.int64]
@@ -66,10 +66,10 @@ Blocks = NDArray[np.int64]
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Setup:
-    """One run: what replicas know, how many there are, for how long.
+    """One run: the replicas' knowledge and number, and the duration.
 
     Attributes:
-        owners: Of each shard.
+        owners: Owners of each shard.
         warm_s: Requests that arrive before are not counted.
         dies_s: Death of the busiest replica; None for none.
         sampled: Workers considered beside those that hold the prompt; 0 for all.

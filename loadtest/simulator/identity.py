@@ -39,7 +39,7 @@ def hashes_of(root: int | Hashes, ids: Hashes) -> Hashes:
 
 
 class FreshBlocks:
-    """Blocks that nobody has seen before and nobody asks for again, such as answers that are not repeated."""
+    """Blocks that occur only once, such as answers that are not repeated."""
 
     def __init__(self, *scope: object) -> None:
         self._root = scope_root("fresh", *scope)

@@ -22,7 +22,7 @@ class Memory:
     """Sizes in tokens of full-attention KV.
 
     Attributes:
-        host_tokens: Of one worker; 0: none, or with a pool the default of `HiCacheSettings`.
+        host_tokens: Per worker; 0: none, or with a pool the default of `HiCacheSettings`.
         pool_tokens: The shared pool, in memory; 0: none.
         rules: How both work; ``disk_tokens`` are those of all nodes.
     """

@@ -32,8 +32,8 @@ class Offered:
     """Offered load over capacity.
 
     Attributes:
-        prefill: Of the workers that take requests.
-        decode: Of those that decode.
+        prefill: Load of the workers that take requests.
+        decode: Load of those that decode.
         by_policy: Prefill really done over the time there was, by label; in a closed loop, where users wait
             for their answers, it stays near 1.
     """

@@ -361,7 +361,7 @@ class Replica:
                 dispatch.parsed, dispatch.attempt, understood, prefill_s, now_us, decode_s
             )
         else:
-            # What of the transfer was predicted to be exposed is no prefill.
+            # The predicted exposed part of the transfer is no prefill.
             prefill_s = max(prefill_s - dispatch.attempt.chosen.transfer_s, 0.0)
             self._feedback.answered(
                 dispatch.parsed, dispatch.attempt, understood, prefill_s, now_us, decodes=False

@@ -164,7 +164,7 @@ class SiteLink:
         self._at_s = now_s
 
     def _share(self, now_s: float) -> None:
-        """End what has all been sent, divide the capacity anew, and look again when that changes."""
+        """End complete transfers, divide the capacity again, and look again when that changes."""
         if self._known[-1][0] < now_s:
             self._known.append((now_s, self._egress_bytes))
         over = [one for one in self._transfers if one.all_sent(now_s)]

@@ -2,7 +2,7 @@
 
 A chart is drawn once, in the light colours, which in a page become CSS variables (`INK` becomes
 ``var(--ink)``); so no colour may stand for two things. Series have one of six colours for any colour vision
-(after Okabe and Ito, darkened or lightened for contrast), and beyond six a dash pattern besides.
+(after Okabe and Ito, darkened or lightened for contrast), and beyond six a dash pattern, too.
 """
 
 from contextlib import AbstractContextManager

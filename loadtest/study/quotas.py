@@ -44,7 +44,7 @@ SHARES = (1.0, 0.5, 0.25, 0.1)
 
 @dataclass(frozen=True, slots=True)
 class Served:
-    """What one tenant got."""
+    """Results of one tenant."""
 
     hit_ratio: float
     ttft_mean_s: float

@@ -1,7 +1,7 @@
 """Real engines on this machine: vLLM for CPUs with tiny models.
 
     python -m loadtest.vllm install                 once, three to five minutes
-    python -m loadtest.vllm models                  make the tiny models anew
+    python -m loadtest.vllm models                  make the tiny models again
     python -m loadtest.vllm serve gemma3 --count 2  engines until Ctrl-C, and how to reach them
 
 They are in ~/.cache/cacheway/engines, or where CACHEWAY_ENGINES says.
