@@ -62,7 +62,7 @@ class Change:
 
 @dataclass(frozen=True)
 class Template:
-    """How one file of ``templates/`` is made."""
+    """Source and changes of one file of ``templates/``."""
 
     source: str
     when: str

@@ -59,7 +59,7 @@ def problems(text: str, *, sentences: bool) -> Iterator[tuple[int, str]]:
 
     Args:
         text: Prose; code in backquotes counts as one word, a link as its text.
-        sentences: Whether the piece is made of sentences, so that their openings are checked.
+        sentences: True if the piece is made of sentences, so that their openings are checked.
     """
     text = _CODE.sub(lambda code: "`" + "\n" * code[0].count("\n"), text)
     for pattern, advice in _PATTERNS:

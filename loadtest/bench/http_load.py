@@ -135,7 +135,7 @@ class Load:
             connection.close()
 
     def idle(self, connection: "_Connection") -> None:
-        """A connection may send: what is next in a closed loop, or when something is due."""
+        """A connection may send: the next request in a closed loop, or the one that is due."""
         if self.plan.rate_per_s or not self._wanted():
             self._idle.append(connection)
         else:

@@ -207,7 +207,7 @@ class _Owner:
         self._ends: deque[Op] = deque()
 
     def entry(self, numbers: range) -> Entry:
-        """Write an entry of so many requests, and of the events of earlier ones."""
+        """Write an entry of some requests, and of the events of earlier ones."""
         placements: list[Op] = []
         for number in numbers:
             self._now_us += 10
@@ -304,7 +304,7 @@ def main() -> None:
         prog="python -m loadtest.bench.log_forms", description="CPU of a placement in the shared log."
     )
     parser.add_argument("--blocks", type=int, nargs="+", default=[50, 500], help="[default 50 500]")
-    parser.add_argument("--vectors", type=int, nargs="+", help="whole requests; so many in an entry")
+    parser.add_argument("--vectors", type=int, nargs="+", help="whole requests; numbers of them in an entry")
     parser.add_argument(
         "--an-entry", type=int, nargs="+", default=[1, 10], help="placements, divisors of 200 [default 1 10]"
     )

@@ -39,7 +39,7 @@ class Learned(NamedTuple):
 
 
 def learn(replicas: int, delay_us: int, answers: int) -> Learned:
-    """Let replicas learn from so many answers."""
+    """Let replicas learn from a number of answers."""
     chance, now_us, begun_us = random.Random(1), 1000 * S, 1000 * S
     fleets = [FleetState() for _ in range(replicas)]
     under_way: deque[tuple[int, int, Op]] = deque()

@@ -262,7 +262,7 @@ class Crowd:
         return self._draw.prompts
 
     async def completed(self, requests: int, within_s: float = 60.0) -> None:
-        """Wait until so many requests have been sent from now on and have ended; may raise `TimeoutError`."""
+        """Wait until ``requests`` have been sent from now on and have ended; may raise `TimeoutError`."""
         from_s = asyncio.get_running_loop().time()
         async with asyncio.timeout(within_s):
             while sum(one.visit.sent_s >= from_s for one in self.served[-4 * requests :]) < requests:  # noqa: ASYNC110 - plain state without a signal

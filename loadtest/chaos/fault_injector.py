@@ -260,7 +260,7 @@ async def _out_of_memory(testbed: ChaosStage, _: str) -> AsyncIterator[None]:
 
 @asynccontextmanager
 async def _script_stuck(testbed: ChaosStage, _: str) -> AsyncIterator[None]:
-    """It answers BUSY to everybody; a sentinel may kill the script before we do."""
+    """It answers BUSY to all clients; a sentinel may kill the script before we do."""
     server = await testbed.primary()
     stuck = asyncio.create_task(server.command("EVAL", BUSY_SCRIPT, 0), name="busy-script")
     try:

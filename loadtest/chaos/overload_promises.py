@@ -116,7 +116,7 @@ def _retry_after(run: Seen) -> Promise:
 
 
 def _in_time(run: Seen) -> Promise:
-    """Within `LATE_S`, beside what the machine made the crowd itself late."""
+    """Within `LATE_S`, beside the lateness of the crowd itself."""
     late = [
         one.visit.ended_s - one.visit.written_s - one.deadline_s
         for one in run.served

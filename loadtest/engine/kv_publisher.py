@@ -85,7 +85,7 @@ class KvPublisher:
             self._sent_bytes -= len(self._sent.popleft()[1])
 
     def close(self) -> None:
-        """Close the sockets; what is on its way may be lost, as when a process ends."""
+        """Close the sockets; batches on their way may be lost, as when a process ends."""
         if self._replays is not None:
             self._replays.cancel()
         if self._router is not None:

@@ -51,7 +51,7 @@ class PrefillTiming:
         return self.model().service_s(uncached_tokens, cached_tokens)
 
     def linear_s(self, tokens: int) -> float:
-        """Seconds of ``tokens`` apart from attention to what is before them."""
+        """Seconds of ``tokens`` apart from attention to their context."""
         return self.b_s * tokens
 
     def attention_s(self, tokens: int, context_tokens: int) -> float:
@@ -185,7 +185,7 @@ class LinkTiming:
     latency_s: float = 0.0
 
     def move_s(self, n_bytes: int) -> float:
-        """Seconds of moving so much, alone on the link; nothing takes no time."""
+        """Seconds of moving ``n_bytes``, alone on the link; 0 bytes take no time."""
         return self.latency_s + n_bytes / self.bytes_per_s if n_bytes else 0.0
 
     def exposed_s(self, n_bytes: int, compute_s: float, layers: int) -> float:

@@ -47,7 +47,7 @@ class Counts:
             self.rejected += 1
 
     def merge(self, other: "Counts") -> None:
-        """Add what another process counted."""
+        """Add another process's counts."""
         for name, count in asdict(other).items():
             setattr(self, name, getattr(self, name) + count)
 
@@ -83,13 +83,13 @@ class Summary:
             counts.setdefault(kind, Counts()).add(outcome)
 
     def report(self, data: dict[str, Any]) -> None:
-        """Put what was counted since the last report into what a worker sends to its master."""
+        """Put the counts since the last report into a worker's message to its master."""
         data["cacheway_finished"] = self.finished
         data["cacheway"] = {kind: asdict(counts) for kind, counts in self._unsent.items()}
         self._unsent.clear()
 
     def heard(self, worker: str, data: dict[str, Any]) -> None:
-        """Take what a worker sent."""
+        """Take a worker's report."""
         if data.get("cacheway_finished"):
             self._finished_workers.add(worker)
             self.finished = len(self._finished_workers)

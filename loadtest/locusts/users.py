@@ -144,7 +144,7 @@ class TraceUser(StreamingUser):
 
     @task
     def replay(self) -> None:
-        """Send what is this process's, and wait for the answers."""
+        """Send this process's requests, and wait for the answers."""
         begun_s = time.perf_counter()
         number, count = self.share
         under_way = Group()

@@ -1,4 +1,4 @@
-"""A fleet that a plan may recommend, and what it costs."""
+"""A fleet that a plan may recommend, and its cost."""
 
 from dataclasses import dataclass, replace
 
@@ -23,7 +23,7 @@ class Family:
         host_gib: Host memory for KV of each worker that takes requests, GiB.
         pool_gib: A pool that they share, GiB.
         division: Division of the workers that take requests, by length; None: all take any length.
-        tier_rules: How host memory and the pool work.
+        tier_rules: Rules of host memory and the pool.
     """
 
     contender: Contender

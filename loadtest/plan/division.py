@@ -53,7 +53,7 @@ class Division:
         return ", ".join(LengthBuckets(self.tokens_max).names)
 
     def bucket_workers(self, workers: int) -> tuple[tuple[int, int], ...]:
-        """Division of so many workers, at least one per bucket, as in `SimulationConfig`."""
+        """Division of ``workers``, at least one per bucket, as in `SimulationConfig`."""
         return tuple(zip(self.tokens_max, shared_out(workers, self.works_s), strict=True))
 
 

@@ -1,4 +1,4 @@
-"""A finished plan: what was found, as tables and sentences for the terminal, the page and the document."""
+"""A finished plan: its results, as tables and sentences for the terminal, the page and the document."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass

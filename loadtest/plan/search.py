@@ -108,7 +108,7 @@ class Search:
         while True:
             around = neighbours(plan)
             self.try_out(Probe(one, 0) for one in around)
-            # One seed is enough to see who is no better.
+            # One seed is enough to see which fleet is no better.
             rivals = [one for one in around if self._holds(one) and self._rank(one) < self._rank(plan)]
             self.try_out(Probe(one, number) for one in rivals for number in range(self._seeds))
             best = min((plan, *filter(self._holds, rivals)), key=self._rank)

@@ -65,7 +65,7 @@ class TierValue:
 def tier_value(
     workload: Workload, engine: EngineProfile, workers: int, infinite_hit_ratio: float
 ) -> TierValue:
-    """Value of time and room for a workload on so many workers that take requests."""
+    """Value of time and room for a workload on ``workers`` that take requests."""
     token_s = engine.decode.base_s / engine.decode.mtp_speedup
     arrivals = workload.arrivals(lambda request: request.output_tokens * token_s)
     requests = [request for _, request in arrivals]

@@ -266,7 +266,7 @@ def _loss(hits: Floats, endless: Floats, telling: NDArray[np.bool_]) -> float:
 
 
 def _hits(lines: Sequence[Line], capacity_blocks: int) -> Floats:
-    """Tokens of each prompt that an LRU cache of so many blocks would reuse."""
+    """Tokens of each prompt that an LRU cache of ``capacity_blocks`` would reuse."""
     tree = PrefixTree(_BLOCKS_MAX, 1)
     tree.set_capacity(0, capacity_blocks)
     hits = np.zeros(len(lines))

@@ -183,7 +183,7 @@ class _SessionMaker:
         entries = sorted(recording.requests, key=lambda entry: entry.t)
         line = self._line(entries, recording)
         position = 0
-        parent: dict[int, float] = {}  # Index and recorded end of what the next request or agent waits for.
+        parent: dict[int, float] = {}  # Index and recorded end of the next request's or agent's predecessor.
         agents: dict[int, float] = {}
         for entry in entries:
             if entry.type != _SUBAGENT:

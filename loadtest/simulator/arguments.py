@@ -157,7 +157,7 @@ def add_workload(parser: argparse.ArgumentParser) -> None:
 
 
 def tier_rules(text: str) -> TierRules:
-    """How memory below the device works (`loadtest.simulator.tier_rules`)."""
+    """Rules of memory below the device (`loadtest.simulator.tier_rules`)."""
     try:
         return read_tier_rules(text)
     except ValueError as error:

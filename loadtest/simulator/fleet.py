@@ -70,7 +70,7 @@ class WorkerGroup:
 def capacity_tokens(
     profile: EngineProfile, workers: int, host: HiCacheSettings | None = None, l3: L3Settings | None = None
 ) -> int:
-    """Tokens that so many workers can hold, with the pool that they share.
+    """Tokens that ``workers`` can hold, with the pool that they share.
 
     Host memory holds a copy of the device's content, so the larger of the two counts; if it is written back,
     it holds what the device does not.

@@ -46,7 +46,7 @@ class FreshBlocks:
         self._next = 0
 
     def take(self, blocks: int) -> bytes:
-        """Packed hashes of so many new blocks."""
+        """Packed hashes of a number of new blocks."""
         first, self._next = self._next, self._next + blocks
         return hashes_of(self._root, np.arange(first, self._next, dtype=np.uint64)).tobytes()
 

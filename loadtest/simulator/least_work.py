@@ -13,7 +13,7 @@ from loadtest.simulator.workload import SimRequest
 def prefills_s(
     requests: Sequence[SimRequest], hit_tokens: NDArray[np.int64], prefill: PrefillTiming
 ) -> list[float]:
-    """Seconds to prefill each prompt alone, behind what a cache had of it (`loadtest.simulator.bounds`)."""
+    """Seconds to prefill each prompt alone, behind its cached part (`loadtest.simulator.bounds`)."""
     return [
         prefill.prompt_s(request.tokens - hit, hit)
         for request, hit in zip(requests, hit_tokens.tolist(), strict=True)

@@ -1,4 +1,4 @@
-"""Load that a workload offers a fleet, over what the fleet can do: above 1 it is overloaded.
+"""Load that a workload offers a fleet, over the fleet's capacity: above 1 it is overloaded.
 
     prefill    least possible work (prompts behind what one pooled LRU cache of all workers would hold)
     decode     tokens of answers against the largest batch that memory and ``max_running`` allow

@@ -19,7 +19,7 @@ class Reader(Protocol):
     """Reader of the log."""
 
     def heard(self, ops: Sequence[Op]) -> None:
-        """Apply what another one said."""
+        """Apply another replica's operations."""
 
 
 class SharedLog:

@@ -42,7 +42,7 @@ from policies.disaggregation import OffloadRules, RoleRules, decode_policy
 from radix import AttentionProfile, PrefixTree
 
 HOUSEKEEPING_S = 5.0
-"""Between two looks at the fleet; replicas forget what is old, and the timeline gets a row."""
+"""Time between two looks at the fleet; replicas forget old entries, and the timeline gets a row."""
 
 LINKS_S = 0.25
 """Between two looks at what crosses links (`policies.LinkWatch`)."""
@@ -51,7 +51,7 @@ TURNING_S = 2.0
 """Between two looks of the slow loop while a worker turns (`router.pairs.role_planner`)."""
 
 SWITCH_S = 60.0
-"""From a free worker to its new role. [guess] SGLang captures CUDA graphs then, "minutes" for the largest."""
+"""Time from a free worker to its new role. [guess] SGLang captures CUDA graphs, "minutes" for the largest."""
 
 TIMELINE_ROWS_MAX = 1_000
 """With more, every other one is dropped."""
@@ -488,7 +488,7 @@ class _Simulation:
         ratio = np.zeros(busy_s.shape)
         told_s = np.zeros(busy_s.shape[1])
         for row, step_s in enumerate(steps_s.tolist()):
-            # Engines count a step when it begins: what is still to come belongs to the next rows.
+            # Engines count a step when it begins: its remaining time belongs to the next rows.
             spent_s = np.minimum(busy_s[row] - told_s, step_s)
             told_s += spent_s
             ratio[row] = spent_s / step_s

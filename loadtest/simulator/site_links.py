@@ -194,7 +194,7 @@ class SiteLink:
 
 
 def _fill(wants: Iterable[tuple[float, Transfer]], capacity: float) -> None:
-    """Give everybody what he wants, or an equal share of what is left: max-min fairness."""
+    """Give each its demand, or an equal share of the rest: max-min fairness."""
     ordered = sorted(wants, key=lambda want: want[0])
     left = capacity
     for place, (want, transfer) in enumerate(ordered):

@@ -82,7 +82,7 @@ def canvas(height_in: float, rows: int = 1, *, share_x: bool = False) -> tuple[F
 
 
 def plain(axes: Axes, grid: Literal["x", "y", "both"] = "y") -> None:
-    """Take away what is not needed to read the values."""
+    """Remove the parts that are not needed to read the values."""
     axes.spines[["top", "right"]].set_visible(False)
     axes.tick_params(length=2.5, color=FAINT, labelcolor=INK)
     if grid == "x":

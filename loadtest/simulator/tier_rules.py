@@ -1,4 +1,4 @@
-"""How memory below the device works, as on the command line: ``--pool mooncake,ttl_s=600,nodes=4``.
+"""Rules of memory below the device, as on the command line: ``--pool mooncake,ttl_s=600,nodes=4``.
 
     a name of `PUBLISHED`, or a YAML file, or neither ──then──> key=value, ...
 

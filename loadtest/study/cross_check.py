@@ -88,7 +88,7 @@ class Row:
 
 
 class DynamoFailed(Exception):
-    """Its Python is there but the replay did not work; the message says what it wrote last."""
+    """Its Python is there but the replay did not work; the message has its last line."""
 
 
 def replay(python: Path, trace: Path, *, repetitions: int = 3) -> list[Row]:

@@ -107,7 +107,7 @@ def row(cell: FetchCell, seeds: Sequence[int], traces: Path) -> str:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Do what the arguments say; the exit status is 1 if the traces cannot be read."""
+    """Run the command; the exit status is 1 if the traces cannot be read."""
     parser = argparse.ArgumentParser(
         prog="python -m loadtest.study.fetching", description="The queue beside a shared pool."
     )

@@ -67,7 +67,7 @@ def engine() -> EngineProfile:
 
 
 def capacity_per_s(phase: Phase, prefill: int, decode: int) -> float:
-    """Requests a second that so many workers of each role serve: the smaller of both stages."""
+    """Requests a second that ``prefill`` and ``decode`` workers serve: the smaller of both stages."""
     profile = engine()
     prefill_s = profile.prefill.prompt_s(phase.prompt_tokens, 0)
     context_tokens = RUNNING_MAX * (phase.prompt_tokens + phase.output_tokens / 2)

@@ -23,7 +23,7 @@ FAILED = 1
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Do what is asked; the status is 1 if an engine cannot be had."""
+    """Run the command; the status is 1 if an engine cannot be had."""
     given = sys.argv[1:] if arguments is None else list(arguments)
     end = given.index("--") if "--" in given else len(given)
     options = _parser().parse_args(given[:end], argparse.Namespace(flags=given[end + 1 :]))

@@ -167,7 +167,7 @@ class Texts:
 
 
 class Ideal:
-    """Reuse by one endless cache that everybody shares, counted in blocks."""
+    """Reuse by one endless cache that all workers share, counted in blocks."""
 
     def __init__(self) -> None:
         self.blocks = self.reused = 0

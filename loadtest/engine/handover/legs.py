@@ -59,7 +59,7 @@ class Transfers:
     """KV that goes from this engine to another.
 
     Attributes:
-        kv_bytes: Bytes of a sequence of so many tokens.
+        kv_bytes: Bytes of a sequence by its tokens.
         prefill_s: Seconds of prefilling uncached tokens behind cached ones.
         layers: Layers that a transfer is pipelined over.
     """

@@ -166,7 +166,7 @@ class PrefillRooms:
             self._fail(number, "transfer", "Aborted by AbortReq.")
 
     def _serve(self, request: Request, answer: Answer) -> None:
-        """The bootstrap server's API, and ``POST /kv`` for what the engines say to each other beside it."""
+        """The bootstrap server's API, and ``POST /kv`` for the engines' own messages beside it."""
         match request.method, request.path:
             case "GET", "/health":
                 answer.send(200, b"OK", _TEXT)

@@ -58,7 +58,7 @@ class Boundaries:
         """
 
     def decoded(self, lease: Lease, tokens: int) -> None:
-        """Note that so many tokens of prompt and answer are computed."""
+        """Note that ``tokens`` of prompt and answer are computed."""
 
     def closed(self, lease: Lease) -> None:
         """All of the sequence is inserted and ends at ``lease.node``; the request is about to end."""

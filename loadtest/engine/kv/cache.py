@@ -124,7 +124,7 @@ class KvCache:
         return self._boundaries.usable(path, matched)[1] * self._size, matched * self._size
 
     def admit(self, lease: Lease, now_s: float) -> bool:
-        """Match a request, lock what it reuses and reserve room for the rest.
+        """Match a request, lock the reused blocks and reserve room for the rest.
 
         False, without a change, if there is none.
         """
@@ -173,12 +173,12 @@ class KvCache:
         return True
 
     def computed(self, lease: Lease, prompt_tokens: int, now_s: float) -> None:
-        """A step has ended: so many tokens of the prompt are computed in all."""
+        """A step has ended: ``prompt_tokens`` of the prompt are computed in all."""
         self._insert(lease, prompt_tokens, now_s, final=False)
         self.device.make_room()
 
     def decoded(self, lease: Lease, tokens: int, now_s: float) -> None:
-        """Note that so many tokens of the answer are computed: may release window KV, every N tokens."""
+        """Note that ``tokens`` of the answer are computed: may release window KV, every N tokens."""
         assert lease.state == "admitted"
         self.device.operation += 1
         self._boundaries.decoded(lease, lease.prompt_tokens + tokens)
@@ -198,7 +198,7 @@ class KvCache:
         self._end(lease, now_s)
 
     def abort(self, lease: Lease, now_s: float) -> None:
-        """A request is given up, in any state; what it computed and stored stays. Idempotent."""
+        """A request is given up, in any state; its computed and stored blocks stay. Idempotent."""
         if lease.state != "ended":
             self._end(lease, now_s)
 

@@ -41,16 +41,16 @@ class TierPolicy(TreeObserver, Protocol):
         """A request was queued: start its prefetch and set ``lease.ready_s``."""
 
     def settle(self, lease: Lease, now_s: float) -> None:
-        """It is about to be matched: hang what its prefetch brought into the tree, as host-only nodes."""
+        """It is about to be matched: add its prefetched blocks to the tree, as host-only nodes."""
 
     def reused(self, lease: Lease, now_s: float) -> None:
         """It was admitted and reuses the path to its node; sets ``pool_tokens``."""
 
     def load(self, lease: Lease, full_blocks: int, window_blocks: int, now_s: float) -> None:
-        """Copy so many blocks of full and of window KV to the device; sets ``load_bytes``."""
+        """Copy blocks of full and of window KV to the device; sets ``load_bytes``."""
 
     def stored(self, lease: Lease, node: Node, now_s: float) -> None:
-        """A prefill, or an answer, has ended at a node: what is new on its path may be copied to the host."""
+        """A prefill, or an answer, has ended at a node: new blocks on its path may be copied to the host."""
 
     def leaving(self, node: Node, group: Group) -> None:
         """The device copy of a run is about to go; last chance to copy it."""

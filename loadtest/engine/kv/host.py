@@ -49,7 +49,7 @@ class HostMemory:
 
     def split(self, upper: Node, lower: Node) -> None:
         """See `TreeObserver`."""
-        # The lower part is what was pinned, and it keeps the upper one from being a leaf.
+        # The lower part was pinned, and it keeps the upper one from being a leaf.
         upper.host_locks = 0
         if lower.host_swa:
             self._windows.add(upper.host_swa_used, upper)

@@ -122,7 +122,7 @@ class L3Client:
         now_s: float,
         session: bytes = b"",
     ) -> None:
-        """Write what the pool does not have."""
+        """Write the blocks that the pool does not have."""
         stored = self.pool.store(self._space, blocks, start_block, end_block, windows, now_s, session)
         self.written_blocks += stored.blocks
         self.written_bytes += self.pool.sizes.n_bytes(stored.blocks, stored.window_blocks)

@@ -124,7 +124,7 @@ class RunStore:
         return from_disk
 
     def touch(self, space: bytes, blocks: bytes, start: int, end: int, now_s: float) -> None:
-        """Make what is present the most recently used, where it is."""
+        """Make the present blocks the most recently used, in their tier."""
         self._expire(now_s)
         self._use(space, blocks, start, end, now_s)
 

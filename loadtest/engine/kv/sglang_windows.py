@@ -70,7 +70,7 @@ class SglangWindows(Windows):
         device.touch_window(lease.node)
 
     def _slide(self, lease: Lease, held: int, tokens: int) -> None:
-        """Free what is behind the window of a sequence of ``tokens``; the tree holds ``held`` blocks of it.
+        """Free blocks behind the window of a sequence of ``tokens``; the tree holds ``held`` blocks of it.
 
         An answer slides N tokens at a time, after each token that takes it so far.
         """

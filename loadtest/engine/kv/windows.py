@@ -146,7 +146,7 @@ class Windows(Boundaries):
         lease.swa_reserved = wanted
 
     def _kept_from(self, tokens: int) -> int:
-        """First block whose window KV a request keeps that has come to so many tokens."""
+        """First block whose window KV a request of ``tokens`` keeps."""
         return max(0, tokens - self._tail_tokens) // self._size
 
     def _kept_ends(self, lease: Lease, start: int, end: int) -> list[int]:

@@ -47,7 +47,7 @@ class Case:
 
 
 def cases(requests: int, users: int) -> tuple[Case, ...]:
-    """Cases to compare: so many requests of independent prompts, and so many agents."""
+    """Cases to compare: ``requests`` of independent prompts, and ``users`` agents."""
 
     def prompts(rate_per_s: float, *, bursts: bool = False) -> Callable[[int], Workload]:
         return lambda seed: lognormal_workload(requests, rate_per_s, seed=seed, bursts=bursts)

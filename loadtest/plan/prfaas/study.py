@@ -111,13 +111,13 @@ class Study:
 
 
 class Progress:
-    """Hears how far a study is; this one says nothing."""
+    """Listener to a study's progress; this one prints nothing."""
 
     def begins(self, what: str, simulations: int) -> None:
-        """Announce so many simulations."""
+        """Announce a number of simulations."""
 
     def told(self, number: int, done: int, total: int) -> None:
-        """A simulation has so many requests behind it."""
+        """A simulation has ``done`` of its requests behind it."""
 
     def ended(self, what: str) -> None:
         """They are over."""
