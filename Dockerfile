@@ -14,7 +14,7 @@ COPY router router
 RUN /opt/cacheway/bin/pip install --no-cache-dir --no-deps --no-build-isolation . \
  && /opt/cacheway/bin/pip check
 
-# The same without what only the build needs.
+# The same without the build's tools.
 FROM installed AS build
 RUN /opt/cacheway/bin/pip uninstall --yes hatchling editables pip
 
@@ -44,7 +44,7 @@ ENV PATH=/opt/cacheway/bin:$PATH PYTHONUNBUFFERED=1 PYTHONDONTWRITEBYTECODE=1 MP
 USER 10001
 ENTRYPOINT ["cacheway"]
 
-# The gateway: the interpreter, the virtual environment, nobody's privileges.
+# The gateway: the interpreter and the virtual environment, as an unprivileged user.
 FROM ${BASE} AS gateway
 ARG VERSION=0.1.0
 ARG REVISION=unknown

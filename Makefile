@@ -13,7 +13,7 @@ help: ## List the targets
 
 setup: $(VENV)/.installed ## Create .venv with the locked dependencies
 
-# The lock is complete: pip resolves nothing, so what an index gained since then cannot get in its way.
+# The lock is complete: pip resolves nothing, so later releases in an index have no effect.
 $(VENV)/.installed: requirements.lock pyproject.toml
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { echo "Cacheway needs Python 3.11 or newer; try: make $(MAKECMDGOALS) PYTHON=python3.12" >&2; exit 1; }
 	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)

@@ -11,7 +11,7 @@ change there is one here. ``helm/changes/NAME.txt`` says for ``templates/NAME.ya
       replicas: {{ .Values.replicas }}
 
 Changes are applied one after the other, after what all templates have in common: names and labels. If a text
-does not occur as often as it says, since its source changed, nothing is written. What the chart alone has is
+does not occur as often as it says, since its source changed, nothing is written. Parts of the chart alone are
 written by hand: ``values.yaml`` and its schema, helpers, Secrets, notes. ``tests/deploy/test_chart.py``
 compares the objects of both.
 """
@@ -62,7 +62,7 @@ class Change:
 
 @dataclass(frozen=True)
 class Template:
-    """How one file of ``templates/`` is made."""
+    """Source and changes of one file of ``templates/``."""
 
     source: str
     when: str

@@ -3,8 +3,8 @@
 ``make lint`` runs it. Checked are the pages, docstrings, comments, messages and help texts, the
 console, and the files of the deployment. The rules are those of the house style that a pattern can
 check: a sentence begins with its actor instead of a clause ("What a client is told ..."), no pronoun
-stands for an actor ("nobody"), and no word is archaic ("anew"). Code in backquotes is not read, and
-neither are strings of tests, which may be data.
+stands for an actor ("nobody"), and no word is archaic ("anew"). Code in backquotes, targets of links and
+strings of tests, which may be data, are not read.
 """
 
 import ast
@@ -45,7 +45,7 @@ OPENINGS = re.compile(
 """A sentence that begins with a clause or a particle instead of its actor. Questions are none."""
 
 _PATTERNS = [(re.compile(rf"\b(?:{pattern})\b", re.IGNORECASE), advice) for pattern, advice in WORDS.items()]
-_CODE = re.compile(r"``.*?``|`[^`]*`", re.DOTALL)
+_CODE = re.compile(r"``.*?``|`[^`]*`|(?<=\])\([^)\s]*\)", re.DOTALL)
 _FENCED = re.compile(r"^ *```.*?^ *```$", re.MULTILINE | re.DOTALL)
 _PROSE = {".md", ".yaml", ".js", ".html", ".txt", ".tpl", ".json", ".sh", ""}
 _UNREAD = re.compile(
@@ -58,8 +58,8 @@ def problems(text: str, *, sentences: bool) -> Iterator[tuple[int, str]]:
     """Yield the line, from 0, and a description of each finding in a piece of prose.
 
     Args:
-        text: Prose; code in backquotes counts as one word.
-        sentences: Whether the piece is made of sentences, so that their openings are checked.
+        text: Prose; code in backquotes counts as one word, a link as its text.
+        sentences: True if the piece is made of sentences, so that their openings are checked.
     """
     text = _CODE.sub(lambda code: "`" + "\n" * code[0].count("\n"), text)
     for pattern, advice in _PATTERNS:

@@ -1,11 +1,11 @@
-"""Dashboards as values: what a panel shows, and where it stands.
+"""Dashboards as values: the panels and their places.
 
     deploy/grafana/overview.yaml ──read──> Dashboard ── rows ──> Row ── panels ──> Panel ── queries ──> Query
                                                └── `dashboard_json` ──> what Grafana imports
 
 Grafana's own JSON (schema 39: Grafana 10.4 and later) is fifty lines for a panel and says where each stands;
-here a panel is what differs, and none can overlap another: panels of a row stand side by side on Grafana's 24
-columns, and rows below each other.
+here a panel has only its own values, and none can overlap another: panels of a row stand side by side on
+Grafana's 24 columns, and rows below each other.
 
 ``{F`` in an expression stands for a selector that begins with the filter by the dashboard's variables.
 """
@@ -34,8 +34,8 @@ class Query(_Value, frozen=True):
 
     Attributes:
         expr: PromQL.
-        legend: What Grafana calls a line, labels in ``{{}}``; empty for the title of the panel.
-        rare: Whether a healthy fleet may have no data for it.
+        legend: Grafana's name of a line, labels in ``{{}}``; empty for the title of the panel.
+        rare: True if a healthy fleet may have no data for it.
     """
 
     expr: str
@@ -44,7 +44,7 @@ class Query(_Value, frozen=True):
 
 
 class Named(_Value, frozen=True):
-    """What a panel says in place of a value."""
+    """Text of a panel in place of a value."""
 
     value: str
     text: str
@@ -55,17 +55,17 @@ class Panel(_Value, frozen=True):
     """One picture.
 
     Attributes:
-        title: What it shows, in a few words.
-        about: What to read from it; shown at the (i).
-        queries: What is drawn.
+        title: Its subject, in a few words.
+        about: Explanation; shown at the (i).
+        queries: The drawn lines.
         kind: Grafana's kind of panel.
         unit: Grafana's name of the unit.
         width: Columns of 24.
-        stacked: Whether lines are added up.
+        stacked: True if lines are added up.
         red_above: A threshold.
-        red_below: Likewise; of the two at most one.
+        red_below: The same; at most one of the two is set.
         maximum: End of the axis; None for as far as there is data.
-        names: Of values.
+        names: Texts for values.
     """
 
     title: str
@@ -101,9 +101,9 @@ class Dashboard(_Value, frozen=True):
     """One page.
 
     Attributes:
-        name: Of the file, and of its address in Grafana.
-        title: What Grafana's list shows.
-        about: Whom it helps.
+        name: Name of the file, and of its address in Grafana.
+        title: Its entry in Grafana's list.
+        about: Its use.
         rows: From top to bottom.
         variables: More than the data source and the namespace.
     """

@@ -1,4 +1,4 @@
-"""``python -m deploy.supply_chain audit|sbom``: what the image is made of, and whether that is known as bad.
+"""``python -m deploy.supply_chain audit|sbom``: the image's packages, and known vulnerabilities.
 
 audit    pip-audit over requirements-runtime.lock, package by package as it is locked. A package that the
          advisory service did not answer for is not counted as sound: the outcome is then "not audited",
@@ -37,7 +37,7 @@ _LOCKED = re.compile(r"^([A-Za-z0-9._-]+)==([^\s;\\]+)", re.MULTILINE)
 
 
 def locked(lock: Path) -> frozenset[tuple[str, str]]:
-    """The packages of a lock with their versions; of some there is another one for another Python."""
+    """The packages of a lock with their versions; some have another version for another Python."""
     found = _LOCKED.findall(lock.read_text(encoding="utf-8"))
     return frozenset((_normal(name), version) for name, version in found)
 
@@ -48,12 +48,12 @@ def _normal(name: str) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Audit:
-    """What is known of the packages of a lock.
+    """Known vulnerabilities of the packages of a lock.
 
     Attributes:
-        advisories: What is known against them, a line each.
-        unknown: Those that nobody could be asked about, with the reason.
-        packages: How many the lock has.
+        advisories: Vulnerabilities, a line each.
+        unknown: Packages that could not be looked up, with the reason.
+        packages: Number of packages of the lock.
     """
 
     advisories: tuple[str, ...]
@@ -67,7 +67,7 @@ class Audit:
         return NOT_AUDITED if self.unknown and strict else SOUND
 
     def sentences(self) -> list[str]:
-        """What to tell people; nothing sounds like all is well unless it is."""
+        """The report; it sounds good only if all packages were audited."""
         told = [f"VULNERABLE: {line}" for line in self.advisories]
         judged = self.packages - len(self.unknown)
         if self.unknown:
@@ -84,11 +84,11 @@ class Audit:
 
 
 def judged(report: Any, packages: Set[tuple[str, str]]) -> Audit:
-    """Read pip-audit's JSON. What the lock has and the report lacks is unknown, too.
+    """Read pip-audit's JSON. Packages of the lock that the report lacks are unknown, too.
 
     Args:
         report: ``{"dependencies": [{name, version, vulns} or {name, skip_reason}]}``; None without one.
-        packages: Of the lock.
+        packages: Packages of the lock.
     """
     advisories: list[str] = []
     names = {name for name, _ in packages}

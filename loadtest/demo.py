@@ -8,7 +8,7 @@
 
 Everything but the engines' compute time is real. Each policy gets engines with empty caches, new replicas, a
 namespace of its own, and the same requests. Children write to a temporary directory; they end on success,
-failure, Ctrl-C and SIGTERM alike.
+failure, Ctrl-C and SIGTERM.
 """
 
 import argparse
@@ -172,7 +172,7 @@ class _Fleet:
         """Empty the engines' caches; an engine refuses while the last answers leave it."""
         async with asyncio.timeout(FLUSH_TIMEOUT_S):
             for url in self.engine_urls:
-                while (await self.control.post(f"{url}/flush_cache")).status_code != 200:  # noqa: ASYNC110 - it tells nobody
+                while (await self.control.post(f"{url}/flush_cache")).status_code != 200:  # noqa: ASYNC110 - it has no event
                     await asyncio.sleep(0.05)
 
     async def prefill_busy_s(self) -> float:

@@ -37,7 +37,7 @@ SPAWN_S = 2.0
 """In how many seconds the users of a step are there."""
 
 FIRST_USER_S_MAX = 60.0
-"""How long a preset waits for its first user, which worker processes on a busy machine start late."""
+"""Longest wait of a preset for its first user, which worker processes on a busy machine start late."""
 
 OUTPUT_TOKENS_MAX = 4096
 
@@ -59,7 +59,7 @@ class PresetShape(LoadTestShape):
         options = self.runner.environment.parsed_options
         assert options is not None
         preset = PRESETS[options.preset]
-        # Locust says one if nobody said anything.
+        # Locust's default is one user.
         users = options.num_users if (options.num_users or 1) > 1 else preset.users
         elapsed_s = float(self.get_run_time())  # type: ignore[no-untyped-call]
         if not self._begun:
@@ -120,7 +120,7 @@ def add_arguments(parser: LocustArgumentParser, **_: Any) -> None:
 
 
 def prepare(environment: Environment, **_: Any) -> None:
-    """Choose users and shape, and listen for what is counted."""
+    """Choose users and shape, and listen for counts."""
     options = environment.parsed_options
     assert options is not None
     summary = StreamingUser.summary = Summary()
@@ -142,7 +142,7 @@ def prepare(environment: Environment, **_: Any) -> None:
 
 
 def begin(environment: Environment, **_: Any) -> None:
-    """Find out the model, and give all users of this process what they will send."""
+    """Find out the model, and give all users of this process their requests."""
     options = environment.parsed_options
     assert options is not None
     if options.master:

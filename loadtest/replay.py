@@ -54,7 +54,7 @@ class Script(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Sample:
-    """One finished request, with what an infinite shared cache would have reused of it."""
+    """One finished request, with the tokens that an infinite shared cache would have reused."""
 
     outcome: Outcome
     ideal_tokens: int

@@ -78,7 +78,7 @@ QUICK = WorkloadShape(sessions=10, start_window_s=1.5, turns=(3, 5), think_s=0.1
 
 
 def words(chance: random.Random, tokens: int) -> str:
-    """Return text of exactly so many tokens of the emulated engine, and as many words."""
+    """Return text of exactly ``tokens`` tokens of the emulated engine, and as many words."""
     return "".join(word + " " for word in chance.choices(_WORDS, k=tokens))
 
 

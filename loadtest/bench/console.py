@@ -45,7 +45,7 @@ class Traffic:
         self.longest_s = 0.0
 
     async def run(self, seconds: float) -> None:
-        """Go on for so long."""
+        """Go on for some seconds."""
         ticks = round(seconds * TICKS_PER_S)
         begun_s = time.monotonic()
         for tick in range(ticks):

@@ -241,7 +241,7 @@ class Queue:
         self._now_us = START_US
         for number in range(QUEUE_WORKERS):
             self.fleet.apply(WorkerPut(f"w{number}:1", 1, "bench", f"http://w{number}:1"))
-        # What is asked for once is kept up to date from then on.
+        # The first query starts an index that is kept up to date from then on.
         self.fleet.tickets.worst(OWN, self._flows[0], 1_000_000)
         for number in range(waiting):
             self.fleet.apply(self.waits(OWN if number % 2 else OTHER))

@@ -50,7 +50,7 @@ class Engine:
     handles: int = 0
 
     def events(self, count: int) -> list[EngineEvent]:
-        """The next events, at least so many."""
+        """The next events, at least ``count``."""
         events: list[EngineEvent] = []
         while len(events) < count:
             events += self.turn()

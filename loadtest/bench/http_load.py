@@ -37,7 +37,7 @@ class LoadPlan(msgspec.Struct, frozen=True):
         connections: Most at a time.
         requests: In all; 0 for no limit but the end of the input.
         rate_per_s: Starts per second; 0 for a closed loop.
-        chunks: Of a streamed answer; 0 for an answer in one piece.
+        chunks: Chunks of a streamed answer; 0 for an answer in one piece.
         distinct: Number of different prompts.
     """
 
@@ -129,13 +129,13 @@ class Load:
         else:
             for _ in range(plan.connections):
                 self.idle(await self._connected())
-        while not self._complete():  # noqa: ASYNC110 - plain state, which nobody signals
+        while not self._complete():  # noqa: ASYNC110 - plain state without a signal
             await asyncio.sleep(0.01)
         for connection in self._idle:
             connection.close()
 
     def idle(self, connection: "_Connection") -> None:
-        """A connection may send: what is next in a closed loop, or when something is due."""
+        """A connection may send: the next request in a closed loop, or the one that is due."""
         if self.plan.rate_per_s or not self._wanted():
             self._idle.append(connection)
         else:
@@ -237,7 +237,7 @@ class _Connection(asyncio.Protocol):
 
     def on_message_complete(self) -> None:
         number, status = self._number, self._parser.get_status_code()
-        assert number is not None, "an answer that nobody asked for"
+        assert number is not None, "an answer without a request"
         expected = expected_answer(number, self._load.plan)
         problem = ""
         if status != 200:

@@ -77,7 +77,7 @@ class PublishPlan(msgspec.Struct, frozen=True):
 
 
 def batches(engine: Engine, events: float) -> list[tuple[int, bytes]]:
-    """Encode an engine's steps until they have so many events, each with the number of events so far."""
+    """Encode an engine's steps until they have ``events``, each with the number of events so far."""
     count, encoded = 0, []
     step: list[dict[str, Any]] = []
     while count < events:

@@ -56,7 +56,7 @@ class LimitPlan(msgspec.Struct, frozen=True):
 
     Attributes:
         tokens_per_minute: 0 for no limit, like ``concurrent_tokens``.
-        tokens: Of each request.
+        tokens: Per request.
         per_s: Requests per second.
         dry: Ask no limiter, to measure the driver alone.
     """
@@ -201,7 +201,7 @@ class Row:
 
 
 async def run(url: str, plans: list[LimitPlan]) -> list[LimitReport]:
-    """Run one process per plan, and gather what they report."""
+    """Run one process per plan, and gather their reports."""
 
     async def child(plan: LimitPlan) -> LimitReport:
         async with started(replica, plan) as running:
@@ -216,7 +216,7 @@ async def run(url: str, plans: list[LimitPlan]) -> list[LimitReport]:
 def plans_of(
     url: str, name: str, limit: int, per_s: list[float], duration_s: float, *, seed: int, dry: bool = False
 ) -> list[LimitPlan]:
-    """Plans of replicas that are asked for so many requests per second each."""
+    """Plans of replicas that are asked for ``per_s`` requests per second."""
     start_unix_s = time.time() + START_S
     return [
         LimitPlan(

@@ -35,7 +35,7 @@ from router.shared.keys import Keys
 NAMESPACE = "soak"
 TABLE_ROWS = 12
 LATE_S = 0.1
-"""A publisher that is later than this in most intervals had no processor, whatever the log costs."""
+"""A publisher that is later than this in most intervals had no processor, at any cost of the log."""
 
 QUANTILES = {"P50": 0.5, "P90": 0.9, "P99": 0.99, "P99.9": 0.999, "max": 1.0}
 
@@ -94,7 +94,7 @@ class Soak:
         )
 
     def series(self) -> dict[str, Series]:
-        """Every sampled quantity over time; of what a replica has, the mean of all replicas."""
+        """Every sampled quantity over time; for quantities of a replica the mean of all replicas."""
         rows = list(zip(*self.replicas, strict=False))
 
         def mean(of: Callable[[ReplicaReport], float]) -> Series:
@@ -206,7 +206,7 @@ def quantile_ms(counts: Counter[int], share: float) -> float:
 
 
 def main() -> None:
-    """Run the soak and print what it showed."""
+    """Run the soak and print its results."""
     parser = argparse.ArgumentParser(
         prog="python -m loadtest.bench.log", description="Soak, cost and lag of the shared log."
     )

@@ -6,7 +6,7 @@ Both functions run in child processes of `loadtest.bench.log_requests`:
     listen    reads the log as many times as there are other replicas, and discards what it reads
 
 A request is ``Placed``, has its first token after `PREFILL_S` and ends after `ANSWER_S`, at one replica,
-whose load vectors tell the rest. Conversations repeat their prompt and add `TURN_BLOCKS`; they begin anew
+whose load vectors tell the rest. Conversations repeat their prompt and add `TURN_BLOCKS`; they restart
 when they have grown by `GROWTH_BLOCKS`. All share the first `SHARED_BLOCKS` with a sixteenth of the others.
 """
 
@@ -130,7 +130,7 @@ class _Written(NoListener):
 
 
 class _OwnLoads:
-    """What one replica has in flight (`policies.state.load_vectors.LoadPort`)."""
+    """Requests of one replica in flight (`policies.state.load_vectors.LoadPort`)."""
 
     urgent = False
 

@@ -14,8 +14,8 @@ length of prompts and form:
     fold        the fleet's state and its tree; workers' caches are full after a while, so inserts evict
     entry       all else that the reader does for an entry
 
-With ``--vectors``: CPU of whole requests, of which so many are in each entry, with a load vector behind them
-or with their first tokens and ends. *publish* encodes all that, *read* is all that a reader does.
+With ``--vectors``: CPU of whole requests, that many in each entry, with a load vector behind them or with
+their first tokens and ends. *publish* encodes all that, *read* is all work of a reader.
 
 Requests end after `UNDER_WAY` others, unmeasured. Times are CPU of the quickest twentieth of slices of
 `SLICE_REQUESTS`: others on the machine take caches away from the rest.
@@ -80,7 +80,7 @@ class _Reading:
     """A reader without a connection; requests end when others have come.
 
     Args:
-        fold: What it applies to.
+        fold: Its target.
         workers: Names of the workers.
     """
 
@@ -207,7 +207,7 @@ class _Owner:
         self._ends: deque[Op] = deque()
 
     def entry(self, numbers: range) -> Entry:
-        """Write an entry of so many requests, and of the events of earlier ones."""
+        """Write an entry of some requests, and of the events of earlier ones."""
         placements: list[Op] = []
         for number in numbers:
             self._now_us += 10
@@ -304,7 +304,7 @@ def main() -> None:
         prog="python -m loadtest.bench.log_forms", description="CPU of a placement in the shared log."
     )
     parser.add_argument("--blocks", type=int, nargs="+", default=[50, 500], help="[default 50 500]")
-    parser.add_argument("--vectors", type=int, nargs="+", help="whole requests; so many in an entry")
+    parser.add_argument("--vectors", type=int, nargs="+", help="whole requests; numbers of them in an entry")
     parser.add_argument(
         "--an-entry", type=int, nargs="+", default=[1, 10], help="placements, divisors of 200 [default 1 10]"
     )

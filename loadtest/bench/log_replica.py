@@ -128,7 +128,7 @@ class _Replica:
         await self._shared.wait_ready()
         traffic = Traffic(rules, self._fleet)
         self._publish(traffic.first_ops(self._clock.now_us()))
-        while len(self._fleet.workers()) < rules.workers:  # noqa: ASYNC110 - plain state, which nobody signals
+        while len(self._fleet.workers()) < rules.workers:  # noqa: ASYNC110 - plain state without a signal
             await asyncio.sleep(0.01)
         traffic.start(time.monotonic())
         while True:

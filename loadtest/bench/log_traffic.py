@@ -44,7 +44,7 @@ class TrafficRules:
         ops_per_s: On average, like ``sessions_per_s``.
         workers: In the fleet at a time.
         replaced_every_s: Time between replacements of a worker.
-        capacity_blocks: Of each worker.
+        capacity_blocks: Cache per worker, blocks.
         leads: True for the replica that adds and replaces the workers.
     """
 
@@ -157,7 +157,7 @@ class Traffic:
         chance = self._chance
         ops: list[Op] = [Finished(request_id, now_us)]
         if chance.random() < TRIMMED_SHARE:
-            # An engine evicts what was used least recently: the ends of sessions, not what all share.
+            # An engine evicts the least recently used blocks: the ends of sessions, not the common prefix.
             held = chance.randint(APPLICATION_BLOCKS + 1, len(session.path) // HASH_BYTES)
             ops.append(Trim(session.worker, session.path[: HASH_BYTES * held], placed_us))
         if chance.random() * self._rules.turns < self._rules.turns - 1:

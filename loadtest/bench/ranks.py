@@ -1,4 +1,4 @@
-"""Who chooses the data-parallel rank of a request, and what that costs.
+"""Cost of the choice of a data-parallel rank: by the gateway or by the engine.
 
     python -m loadtest.bench.ranks [--traces FOLDER] [--seeds 1 2 3 4]
 

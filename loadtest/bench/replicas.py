@@ -162,7 +162,7 @@ async def _flush(urls: Sequence[str]) -> None:
     """Empty the engines' caches; an engine refuses while the last answers leave it."""
     async with httpx.AsyncClient(trust_env=False) as client, asyncio.timeout(FLUSH_TIMEOUT_S):
         for url in urls:
-            while (await client.post(f"{url}/flush_cache")).status_code != 200:  # noqa: ASYNC110 - it tells nobody
+            while (await client.post(f"{url}/flush_cache")).status_code != 200:  # noqa: ASYNC110 - it has no event
                 await asyncio.sleep(0.05)
 
 

@@ -95,7 +95,7 @@ class _Usage:
 
 
 class _Transport:
-    """Takes what is written and lets somebody know; never full, never closed."""
+    """Takes written data and calls back; never full, never closed."""
 
     def __init__(self, sock: socket.socket, written: Callable[[], None]) -> None:
         self._socket = sock

@@ -1,10 +1,10 @@
-"""How well replicas learn a price together, and what is lost when their words cross.
+"""Accuracy of a price that replicas learn together, and the loss when their words cross.
 
     python -m loadtest.bench.shared_learning
 
 Each replica answers 5 requests a second, whose prefill times scatter by 0.35, and hears the others' words
-late. A word goes on from the newest one that its author had heard; what is in a word that nobody went on from
-is lost.
+late. A word goes on from the newest one that its author had heard; the observations in a word without a
+successor are lost.
 """
 
 import random
@@ -23,12 +23,12 @@ Word = tuple[int, str]
 
 
 class Learned(NamedTuple):
-    """What the replicas have learned.
+    """Learned values of the replicas.
 
     Attributes:
-        words_per_s: Of all replicas.
+        words_per_s: Words of all replicas per second.
         in_newest_word: Share of all observations.
-        prices: Of 4,000 tokens over the true one, at one replica, once a second from the second half on.
+        prices: Price of 4,000 tokens over the true one, at one replica, once a second in the second half.
         last_prices: The same at each replica, at the end.
     """
 
@@ -39,7 +39,7 @@ class Learned(NamedTuple):
 
 
 def learn(replicas: int, delay_us: int, answers: int) -> Learned:
-    """Let replicas learn from so many answers."""
+    """Let replicas learn from a number of answers."""
     chance, now_us, begun_us = random.Random(1), 1000 * S, 1000 * S
     fleets = [FleetState() for _ in range(replicas)]
     under_way: deque[tuple[int, int, Op]] = deque()

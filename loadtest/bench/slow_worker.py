@@ -30,7 +30,7 @@ def run(workload: Workload, config: SimulationConfig, *, learns: bool) -> tuple[
     """Simulate; return the result, and the slowdowns in force at its end.
 
     Args:
-        workload: What comes.
+        workload: The requests.
         config: The fleet.
         learns: False: nothing is learned of single workers.
     """

@@ -104,7 +104,7 @@ async def staged(
     """Start everything; all of it ends afterwards.
 
     Args:
-        processes: Of the gateway.
+        processes: Processes of the gateway.
         gap_s: Between two chunks of a stream.
         flags: More of ``cacheway serve``.
         models: Each has engines in a process of their own.

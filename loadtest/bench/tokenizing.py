@@ -79,7 +79,7 @@ def trained(folder: Path) -> None:
 
 
 def chat(size: int, rng: random.Random) -> list[dict[str, str]]:
-    """A conversation of so many bytes: a long first message, then turns."""
+    """A conversation of ``size`` bytes: a long first message, then turns."""
     source = inspect.getsource(argparse) + inspect.getsource(asyncio.base_events)
     at = rng.randrange(len(source))
     text = (source[at:] + source * (size // len(source) + 1))[: max(size // 2, 1)]

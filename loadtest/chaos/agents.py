@@ -195,8 +195,8 @@ class Agents:
 
     Args:
         urls: Base URLs of the replicas behind the balancer now, by name.
-        headers: Of each tenant.
-        clients: How many.
+        headers: Headers of each tenant.
+        clients: Number of clients.
         think_s: Mean pause of each between an answer and its next request.
 
     Attributes:
@@ -319,7 +319,7 @@ class Agents:
     async def _ask(
         self, chance: random.Random, kind: str, messages: Sequence[Mapping[str, str]], reusable_tokens: int
     ) -> Read | None:
-        """Send one; what the answer says, if it is complete."""
+        """Send one; return the answer's text, if it is complete."""
         streamed = chance.random() < STREAMED_SHARE
         long = chance.random() < LONG_OUTPUT_SHARE
         tokens = LONG_OUTPUT_TOKENS if long else chance.randint(*OUTPUT_TOKENS)

@@ -1,6 +1,6 @@
 """A whole run: acts of faults under load, each followed by a check of the promises.
 
-    act   calm ── strikes ── recovery ── pause: nobody asks ── looked at ── next act
+    act   calm ── strikes ── recovery ── pause: no requests ── checks ── next act
                               10 s + 3    nothing reserved, all agree, each answer right, and once
 
 A broken promise is recorded with its moment, and the run goes on. Limits grow with the largest delay of the

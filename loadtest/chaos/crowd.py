@@ -222,7 +222,7 @@ class Crowd:
             turns it off: the rate is the load.
 
     Attributes:
-        phase: Of the requests that are sent now.
+        phase: Phase of the requests that are sent now.
         sent: Requests sent so far, by replica.
         served: Outcomes of all that are over.
         unsent: Requests that were not sent, because `OPEN_MAX` were open.
@@ -270,10 +270,10 @@ class Crowd:
         return self._draw.prompts
 
     async def completed(self, requests: int, within_s: float = 60.0) -> None:
-        """Wait until so many requests have been sent from now on and have ended; may raise `TimeoutError`."""
+        """Wait until ``requests`` have been sent from now on and have ended; may raise `TimeoutError`."""
         from_s = asyncio.get_running_loop().time()
         async with asyncio.timeout(within_s):
-            while sum(one.visit.sent_s >= from_s for one in self.served[-4 * requests :]) < requests:  # noqa: ASYNC110 - plain state, which nobody signals
+            while sum(one.visit.sent_s >= from_s for one in self.served[-4 * requests :]) < requests:  # noqa: ASYNC110 - plain state without a signal
                 await asyncio.sleep(0.02)
 
     async def __aenter__(self) -> Self:
@@ -295,7 +295,7 @@ class Crowd:
         await asyncio.gather(self._ticker, *self._running, return_exceptions=True)
 
     async def _tick(self) -> None:
-        """Send until cancelled. What fell due while the machine was busy is sent at once."""
+        """Send until cancelled. Requests that fell due while the machine was busy are sent at once."""
         loop = asyncio.get_running_loop()
         due_s = loop.time()
         while True:

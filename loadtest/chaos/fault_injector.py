@@ -260,7 +260,7 @@ async def _out_of_memory(testbed: ChaosStage, _: str) -> AsyncIterator[None]:
 
 @asynccontextmanager
 async def _script_stuck(testbed: ChaosStage, _: str) -> AsyncIterator[None]:
-    """It answers BUSY to everybody; a sentinel may kill the script before we do."""
+    """It answers BUSY to all clients; a sentinel may kill the script before we do."""
     server = await testbed.primary()
     stuck = asyncio.create_task(server.command("EVAL", BUSY_SCRIPT, 0), name="busy-script")
     try:
@@ -384,7 +384,7 @@ def _gone(testbed: ChaosStage) -> None:
 
 
 def _unreadable(testbed: ChaosStage) -> None:
-    """A folder in its place: nobody can read it, root neither."""
+    """Put a folder in place of the keys file: no user can read it as a file, not even root."""
     testbed.keys_file.unlink()
     testbed.keys_file.mkdir()
 

@@ -12,7 +12,7 @@ from loadtest.chaos.tcp_proxy import TcpProxy
 from loadtest.chaos.valkey import SentinelGroup, ValkeyServer
 
 SLOW_S = 0.1
-"""A slow server's answers come so much later: many times the round trip within one region."""
+"""Delay of a slow server's answers: many times the round trip within one region."""
 
 
 @dataclass(frozen=True, slots=True)

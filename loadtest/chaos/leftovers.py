@@ -19,7 +19,7 @@ POLL_S = 0.1
 async def leftovers(
     replicas: Sequence[Replica], engine_urls: Sequence[str], within_s: float = EMPTY_S
 ) -> list[str]:
-    """Return what is not empty at living replicas, engines and links after ``within_s``, in words."""
+    """Return leftovers at living replicas, engines and links after ``within_s``, in words."""
     left: list[str] = []
     async with httpx.AsyncClient(trust_env=False, timeout=10.0) as client:
         with contextlib.suppress(TimeoutError):

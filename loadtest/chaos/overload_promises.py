@@ -116,7 +116,7 @@ def _retry_after(run: Seen) -> Promise:
 
 
 def _in_time(run: Seen) -> Promise:
-    """Within `LATE_S`, beside what the machine made the crowd itself late."""
+    """Within `LATE_S`, beside the lateness of the crowd itself."""
     late = [
         one.visit.ended_s - one.visit.written_s - one.deadline_s
         for one in run.served
@@ -196,11 +196,11 @@ def _limited(run: Seen) -> Promise:
         seen.append(f"{tenant.name} at most {most} a minute of {limit}")
         if most > allowed:
             over.append(tenant.name)
-    return Promise("nobody gets more than its limit", not over, ", ".join(seen) or "nobody has one")
+    return Promise("no tenant gets more than its limit", not over, ", ".join(seen) or "no limits")
 
 
 def divided(whole: float, asked: Mapping[str, float], weights: Mapping[str, float]) -> dict[str, float]:
-    """Divide something by weights, where nobody gets more than it asks for."""
+    """Divide an amount by weights; none gets more than it asks for."""
     due: dict[str, float] = {}
     open_ = {name for name in weights if asked[name]}
     while open_:

@@ -1,6 +1,6 @@
 """A play: an open loop of clients, scene after scene, while strikes hit at set times; and its observations.
 
-    scene     before ───> overload ──────────────────> after ───> nobody
+    scene     before ───> overload ──────────────────> after ───> no clients
     strikes                  Valkey killed ── a replica killed ── Valkey back, empty
 
 Unlike a campaign, a play is written down, and its load is a fixed rate. Both strike by `strike_once` on
@@ -52,7 +52,7 @@ class Play:
         strikes: Faults; one that lasts beyond the end is mended there.
         deadline_s: Of requests with a deadline.
         patience_s: A request that is not over by then hangs.
-        seed: Of the crowd.
+        seed: Seed of the crowd.
     """
 
     troupe: Troupe

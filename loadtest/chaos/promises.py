@@ -41,7 +41,7 @@ def always(seen: Seen) -> list[Promise]:
 
 
 def lost_with_its_replica(run: Seen, one: Served, within_s: float) -> bool:
-    """True if a request lost its answer because its replica was killed, at most so long before."""
+    """True if a request lost its answer because its replica was killed at most ``within_s`` before."""
     return one.visit.end in (End.CUT, End.REFUSED) and any(
         each.blame is Blame.REPLICA
         and each.strike.target == one.replica
@@ -83,7 +83,7 @@ def times(seen: Seen, groups: Iterable[tuple[str, list[Served]]]) -> Table:
 def perform(
     play: Play, judge: Callable[[Seen], list[Promise]], shown: Callable[[Seen], Iterator[Table | str]]
 ) -> int:
-    """Run a play and print what was seen; the status is 1 if a promise was broken."""
+    """Run a play and print its observations; the status is 1 if a promise was broken."""
     try:
         seen = uvloop.run(run_play(play))
     except ChildFailed as error:

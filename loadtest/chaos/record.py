@@ -87,7 +87,7 @@ class Record:
 
     Attributes:
         cabled: There were faults of the network.
-        clients: How many asked.
+        clients: Number of clients that asked.
         warm_ratio: As `ActSeen.hit_ratio`, before the first act.
         samples: Of memory and open files.
         counters: Metrics of replicas, over all their lives, as far as they were seen.

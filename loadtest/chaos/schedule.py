@@ -20,7 +20,7 @@ PAUSE_S = 3.0
 OVERLAP_SHARE = 0.5
 OVERLAPPING_MAX = 4
 LATER_S = 2.0
-"""Overlapping strikes begin within so much of each other."""
+"""Greatest time between the starts of overlapping strikes."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -85,7 +85,7 @@ def _remote(run: Seen) -> Promise:
 
 
 def _egress(run: Seen) -> Promise:
-    """In every window of a second, whatever its beginning, while the link carries what it should.
+    """Check every window of a second, with any beginning, while the link has no fault.
 
     After a slow time the link sends its backlog at full rate. An engine that pulls more at once (NIXL) than a
     second may carry exceeds any gateway's bound: such seconds are reported apart.

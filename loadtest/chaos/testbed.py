@@ -100,7 +100,7 @@ class Part:
 
     Attributes:
         flags: More flags of ``cacheway engine``.
-        labels: Behind its URL in the gateways' flags, besides ports.
+        labels: Behind its URL in the gateways' flags, beside ports.
         linked: Its KV leaves over the troupe's link.
     """
 
@@ -118,7 +118,7 @@ class Troupe:
 
     Attributes:
         replicas: Processes of each gateway replica, by name.
-        flags: Of ``cacheway serve``, besides the common ones.
+        flags: More flags of ``cacheway serve``.
         settings: More settings of the gateways, as in their file.
         sentinels: Three sentinels watch Valkey, which then has a follower.
         link: Flags of the link between sites; none without one.
@@ -338,7 +338,7 @@ class ChaosStage:
 
     Args:
         cabled: Give replicas namespaces of their own; else `HAMPERED` are behind proxies.
-        seed: Of the losses of cables.
+        seed: Seed of the losses of cables.
 
     Attributes:
         valkey: The shared one, or the group that its sentinels watch.

@@ -179,11 +179,11 @@ class ValkeyServer:
             await self.command("CONFIG", "SET", name.replace("_", "-"), value)
 
     async def read_only(self, *, on: bool = True) -> None:
-        """Make it the replica of nobody, which answers every write with READONLY; or end that."""
+        """Make it the replica of a missing primary, which answers every write with READONLY; or end that."""
         await self.command("REPLICAOF", *(("127.0.0.1", 1) if on else ("NO", "ONE")))
 
     async def require_password(self, password: str) -> None:
-        """Ask for a password from now on (an empty one ends that), and cut whoever came before."""
+        """Ask for a password from now on (an empty one ends that), and cut the present clients."""
         await self.command("CONFIG", "SET", "requirepass", password)
         self.options["requirepass"] = password
         await self.command("CONFIG", "REWRITE")

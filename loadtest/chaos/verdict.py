@@ -1,10 +1,10 @@
 """Promises of a gateway under any fault, judged act by act (`loadtest.chaos.record`).
 
     each request is answered    once, and every byte of it is right; `Blame` may excuse the loss of its rest
-    nobody is refused           while workers are well; and none hangs, ever
+    no request is refused       while workers are well; and none hangs, ever
     no work is done twice       one worker, or one pair, unless an attempt failed
-    affinity is back in 10 s    sessions find in caches nine tenths of what they found before
-    nothing is left             when nobody asks: no request, no reservation, no byte on a link
+    affinity is back in 10 s    sessions reuse nine tenths of the cached tokens that they reused before
+    nothing is left             without clients: no request, no reservation, no byte on a link
     replicas agree              on what workers hold and on settings, and none is degraded
     all serve again             killed processes come up; every change of settings succeeds
     memory, files               do not grow; and nothing is logged as an error
@@ -99,7 +99,7 @@ def _ended(seen: ActSeen, asked: Iterable[Asked]) -> list[Broken]:
             continue
         promise = "each request is answered"
         if end in (End.REJECTED, End.EXPIRED):
-            promise = "nobody is refused while workers are well"
+            promise = "no request is refused while workers are well"
         broken.append(
             Broken(
                 promise, _told(one, f"{end.value}: {one.visit.code} {one.visit.problem}"), one.visit.sent_s

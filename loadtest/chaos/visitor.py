@@ -8,7 +8,7 @@ answer. `visit` raises nothing but cancellation, and returns within ``patience_s
     EXPIRED    408; a stream whose error event says so, since the deadline came after it began
     LEFT       the visitor had enough and closed the connection itself
     CUT        the connection broke before the answer was complete
-    REFUSED    nobody listened
+    REFUSED    no process listened
     FAILED     any other answer: its status and the beginning of its body are kept
     HUNG       nothing was final when patience ended
 """

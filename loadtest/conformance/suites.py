@@ -25,7 +25,7 @@ ENVIRONMENT = {
     "CACHEWAY_LOG_LEVEL": "warning",
     "PYTHONDONTWRITEBYTECODE": "",
 }
-"""What suites take for granted; without bytecode every start of the gateway compiles it."""
+"""Environment that suites expect; without bytecode every start of the gateway compiles it."""
 
 _SHIM = '''"""Starts Cacheway in place of this router."""
 

@@ -61,7 +61,7 @@ class Adapters:
 
     @property
     def routes(self) -> dict[str, Callable[[Request, Answer], None]]:
-        """What each path does."""
+        """Handler of each path."""
         if self._vllm and not self._settings.enable_lora:
             return {}
         prefix = "/v1" if self._vllm else ""

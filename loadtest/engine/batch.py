@@ -60,7 +60,7 @@ class DecodeBatch:
         return self._requests[rank]
 
     def join(self, job: Job, tokens: int) -> None:
-        """Take in a job that wants so many more tokens, > 0."""
+        """Take in a job that wants ``tokens`` more, > 0."""
         self._members[job] = None
         job.joined = self.progress
         self._requests[job.rank] += 1
@@ -95,7 +95,7 @@ class DecodeBatch:
             self._move(self._timing.mtp_speedup)
 
     def run(self, seconds: float) -> None:
-        """Decode for so long."""
+        """Decode for some seconds."""
         if not self._members:
             return
         for stretch, limit in self._stretches():
@@ -107,7 +107,7 @@ class DecodeBatch:
             seconds -= needed_s
 
     def seconds_until(self, tokens: float) -> float:
-        """Seconds until every member has got so many more tokens; nobody may be empty."""
+        """Seconds until every member has got ``tokens`` more; the batch must not be empty."""
         total_s = 0.0
         for stretch, limit in self._stretches():
             if tokens <= limit:
@@ -117,7 +117,7 @@ class DecodeBatch:
         raise AssertionError("the last stretch has no end")
 
     def tokens_in(self, seconds: float) -> float:
-        """Tokens that every member will get in about so many seconds, at the present rate."""
+        """Tokens that every member will get in about ``seconds``, at the present rate."""
         stretch, _ = next(self._stretches())
         return stretch.tokens(seconds)
 

@@ -89,7 +89,7 @@ async def _run(settings: EngineSettings, engines: int, control_port: int | None)
             )
             stack.callback(control.close)
             urls.append(f"control http://{settings.host}:{control.sockets[0].getsockname()[1]}")
-        # What exists now lives as long as the process: the collector need not look at it again.
+        # All present objects live as long as the process: the collector need not look at them again.
         gc.collect()
         gc.freeze()
         print(f"cacheway engine ready: {settings.dialect} {' '.join(urls)}", flush=True)

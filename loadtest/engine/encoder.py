@@ -72,7 +72,7 @@ class EmulatedEncoder:
         self.close()
 
     def close(self) -> None:
-        """Die: nobody listens any more, and calls under way are reset."""
+        """Die: the port is closed, and calls under way are reset."""
         for task in self._tasks:
             task.cancel()
         self._side.close()

@@ -90,7 +90,7 @@ class EmulatedEngine:
         await self._opening
 
     def close(self) -> None:
-        """Stop at once: nobody gets an answer any more."""
+        """Stop at once: no request gets an answer any more."""
         self._shut()
         self._end()
         for connection in list(self._connections):

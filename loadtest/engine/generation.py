@@ -100,7 +100,7 @@ class Generation:
             self._abort(job)
 
     def _flush(self, job: ServedJob) -> None:
-        """Send what is new of a job, and the end of the stream behind the last one."""
+        """Send a job's new tokens, and the end of the stream behind the last one."""
         assert self._reply is not None
         index = job.index
         sent, now = self._sent[index], job.emitted_tokens

@@ -120,7 +120,7 @@ def loads(scheduler: Scheduler) -> list[dict[str, int]]:
 def stats(
     settings: EngineSettings, counters: Counters, scheduler: Scheduler, handover: Handover | None
 ) -> Mapping[str, Any]:
-    """``/_stats``: what a test or a report wants to know, over the engine's whole life."""
+    """``/_stats``: figures for tests and reports, over the engine's whole life."""
     return {
         "requests": counters.requests,
         "finished": counters.finished,

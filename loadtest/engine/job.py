@@ -56,7 +56,7 @@ class Job:
         stream: Tell the sink all tokens as they come, not the first and the end only.
         reason: Told to the sink at the end.
         index: Number of the answer within its request.
-        session: Name of its session, by which a shared pool places it; empty if nobody knows.
+        session: Name of its session, by which a shared pool places it; empty if unknown.
         admitted: Called once it has its room: KV may be sent to a decode job, and a prefill job begins.
         delivered: A decode job's KV is there.
         lease: Its hold on the KV cache; kept after the end for its counts.

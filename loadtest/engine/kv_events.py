@@ -59,7 +59,7 @@ class KvEvents(KvListener):
 
     def cleared(self) -> None:
         """See `KvListener`."""
-        # What went before it in this turn is gone with the rest, and need not be told.
+        # Earlier changes of this turn are gone with the rest, and need not be published.
         self._changes = [Cleared()]
         self._lease = None
 

@@ -75,7 +75,7 @@ class KvPublisher:
         self.settings = replace(settings, endpoint=endpoint, replay_endpoint=replay_endpoint)
 
     def publish(self, batch: bytes) -> None:
-        """Send a batch to whoever listens, and keep it for those who missed it."""
+        """Send a batch to the subscribers, and keep it for those that missed it."""
         number = self._sequence
         self._sequence += 1
         self._pub.send_multipart((self._topic, number.to_bytes(8, "big"), batch), zmq.NOBLOCK)
@@ -85,7 +85,7 @@ class KvPublisher:
             self._sent_bytes -= len(self._sent.popleft()[1])
 
     def close(self) -> None:
-        """Close the sockets; what is on its way may be lost, as when a process ends."""
+        """Close the sockets; batches on their way may be lost, as when a process ends."""
         if self._replays is not None:
             self._replays.cancel()
         if self._router is not None:

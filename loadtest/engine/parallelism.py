@@ -31,7 +31,7 @@ _EP_EXPONENT = log2(_EP_SPEED)
 """[guess] each further halving gains as much; one halving is published."""
 
 NO_PREFILL_MTP: tuple[tuple[int, float], ...] = ((128, 2.3), (256, 1.5))
-"""Slowness of decode up to so many output tokens where prefill does not run the MTP layers, whose KV of the
+"""Slowness of decode up to an output length where prefill does not run the MTP layers, whose KV of the
 prompt is then missing (6.2: with them 2.3 times as fast up to token 128, 1.5 times up to 256)."""
 
 
@@ -63,7 +63,7 @@ class Parallelism:
             raise ValueError(f"the expert balance must be {BALANCE_MIN} to 1, not {self.expert_balance}")
 
     def stage_gpus(self, profile_gpus: int) -> int:
-        """GPUs of a pipeline stage of an engine whose profile has so many."""
+        """GPUs of a pipeline stage of an engine whose profile has ``profile_gpus``."""
         return self.expert_parallel or profile_gpus
 
     def prefill_speed(self, profile_gpus: int) -> float:

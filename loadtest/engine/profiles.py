@@ -164,7 +164,7 @@ windows of two blocks at every 4096 tokens take half of the SWA pool."""
 
 
 def _expert_share(experts: int, billions: float, active_billions: float) -> float:
-    """Share of the active parameters in 8 of so many experts; [D] nearly all parameters are in experts."""
+    """Share of the active parameters in 8 of the experts; [D] nearly all parameters are in experts."""
     return 8 / experts * billions / active_billions
 
 
@@ -317,7 +317,7 @@ def _dense(count: int = 8, _stage: int = 0) -> EngineProfile:
 _BUILDERS: Mapping[str, Callable[[int, int], EngineProfile]] = MappingProxyType(
     {"mimo-v2.5-pro": _pro, "mimo-v2-flash": _flash, "kimi-linear-1t": _kimi, "dense-70b": _dense}
 )
-"""Profiles by name, on so many GPUs and with so many in a pipeline stage."""
+"""Profiles by name, by number of GPUs and of GPUs in a pipeline stage."""
 
 PROFILES: Mapping[str, EngineProfile] = MappingProxyType(
     {profile.name: profile for profile in (_pro(), _flash(), _kimi(), _dense())}

@@ -95,7 +95,7 @@ class Rank:
 
     @property
     def idle(self) -> bool:
-        """True if nobody holds room: who finds none now never will."""
+        """True if no job holds room: a job that finds none now never will."""
         return not (self.prefilling or self.arriving or self.held or self.decoding)
 
     def _owe(self, job: Job, tokens: int) -> None:

@@ -196,7 +196,7 @@ class Routes:
             self._scheduler.abort(job)
 
     def _model(self, body: Mapping[str, Any], api: Api) -> tuple[str, Extra]:
-        """The model's name as the client wrote it, and with whom it may share blocks."""
+        """The model's name as the client wrote it, and the scope in which it may share blocks."""
         settings = self._settings
         asked = body.get("lora_path") if api.native else body.get("model")
         name = settings.models[0] if asked is None else str(asked)

@@ -237,7 +237,7 @@ class Scheduler:
                 self.abort(job)
 
     def close(self) -> None:
-        """Stop for good; nobody is told."""
+        """Stop for good without a notice."""
         self._closed = True
         for timer in (self._step_timer, self._decode_timer, self._ready_timer):
             if timer is not None:
@@ -323,7 +323,7 @@ class Scheduler:
                     yield job
                 elif job.delivered:
                     self._join_delivered(job, now_s)
-            # Who finds no room although nobody else holds any never will.
+            # A job that finds no room although no other holds any never will.
             stuck = next(rank.waiting.next(now_s), None) if rank.idle else None
             if stuck is None:
                 return
@@ -431,7 +431,7 @@ class Scheduler:
             self._decoded_until_s = now_s
 
     def _progressed(self, now_s: float) -> bool:
-        """Tell what progress brought: tokens, ends, windows that moved. Whether a slot is free."""
+        """Report progress: tokens, ends, moved windows. Return True if a slot is free."""
         batch = self._batch
         ended = False
         for job in batch.ended():

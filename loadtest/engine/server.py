@@ -51,7 +51,7 @@ class Owner(Protocol):
     """Producer of an answer over time."""
 
     def resume(self) -> None:
-        """Writing is possible again: send what was kept."""
+        """Writing is possible again: send the kept bytes."""
 
     def client_left(self) -> None:
         """The connection is gone before `Answer.end`. Comes at most once."""
@@ -237,7 +237,7 @@ class Connection(asyncio.Protocol):
             self._loop.call_soon(self._next)
 
     def close(self) -> None:
-        """Close after what was written is sent."""
+        """Close after the written bytes are sent."""
         if self._transport is not None:
             self._transport.close()
 

@@ -35,8 +35,8 @@ class EngineSettings:
         block_tokens: Tokens of a KV block, the unit of reuse.
         cache_tokens: KV capacity in tokens, for running requests and reusable blocks together.
         host_tokens: KV capacity of the host tier in tokens, over all ranks. 0: there is none.
-        write_policy: Of the host tier.
-        prefetch_policy: Of the shared pool.
+        write_policy: Write policy of the host tier.
+        prefetch_policy: Prefetch policy of the shared pool.
         pool_tokens: Room of the pool that all engines of one process share; needs a host tier that is larger
             than the device. 0: there is none.
         max_model_len: Longest prompt plus output, in tokens.

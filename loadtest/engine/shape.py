@@ -2,7 +2,7 @@
 
     full attention     n x layer bytes per token                     grows, shared block by block
     sliding window     min(n, W) x layer bytes per token             bounded by the window
-    linear state       one state, whatever n is                      exact position, request-level
+    linear state       one state for any n                           exact position, request-level
 
 (PrfaaS, arXiv:2604.15039, 3.2 calls the first *block-level*, the other two *request-level*.) So sixty layers
 with a window of 128 tokens weigh next to nothing beside ten full layers at 100K tokens.

@@ -6,7 +6,8 @@
 
 Marks are four bytes that begin with 0xFF and so are never text. Every part begins on a token boundary, so an
 answer that returns as a message gives the tokens with which it was generated, and its blocks are in the
-cache. The three chat APIs render alike. Media are a fixed number of tokens that depend on their URL or data.
+cache. The three chat APIs render the same. Media are a fixed number of tokens that depend on their URL or
+data.
 """
 
 import json
@@ -138,7 +139,7 @@ def _part(part: Mapping[str, Any], out: list[bytes]) -> None:
         case "tool_result":
             _content(part.get("content"), out)
         case kind:
-            # image_url, input_image, image, input_audio, video_url...: whatever the kind names.
+            # image_url, input_image, image, input_audio, video_url...: the field that the kind names.
             media = part.get(kind) if isinstance(kind, str) and kind in part else part.get("source", part)
             out.append(xxhash.xxh3_128_digest(orjson.dumps(media)) * _MEDIA_REPEATS)
 

@@ -51,7 +51,7 @@ class PrefillTiming:
         return self.model().service_s(uncached_tokens, cached_tokens)
 
     def linear_s(self, tokens: int) -> float:
-        """Seconds of ``tokens`` apart from attention to what is before them."""
+        """Seconds of ``tokens`` apart from attention to their context."""
         return self.b_s * tokens
 
     def attention_s(self, tokens: int, context_tokens: int) -> float:
@@ -84,7 +84,7 @@ class Stretch:
     Attributes:
         step_s: Seconds of a step now; 0: answers come at once.
         growth_s: Growth of a step per token that each request has got, seconds.
-        tokens_per_step: Of each request.
+        tokens_per_step: Tokens per step and request.
     """
 
     step_s: float
@@ -116,7 +116,7 @@ class DecodeTiming:
         kv_token_s: Seconds per token of context that the batch attends to, with one rank.
         mtp_speedup: Tokens per step and request: 1, or more with multi-token prediction.
         slow_tokens: Ranges of a request's decoded tokens that come more slowly, as pairs of the range's
-            end, ascending, and the slowness, above 1. Empty: all come alike.
+            end, ascending, and the slowness, above 1. Empty: all come at one speed.
     """
 
     base_s: float
@@ -134,7 +134,7 @@ class DecodeTiming:
         return full
 
     def tokens_of(self, full_speed_tokens: float) -> float:
-        """Tokens of a request after so many at full speed: the inverse of `full_speed_tokens`."""
+        """Tokens of a request in the time of ``full_speed_tokens``: the inverse of `full_speed_tokens`."""
         left, begin = full_speed_tokens, 0
         for end, slowness in self.slow_tokens:
             if left < (end - begin) * slowness:
@@ -185,7 +185,7 @@ class LinkTiming:
     latency_s: float = 0.0
 
     def move_s(self, n_bytes: int) -> float:
-        """Seconds of moving so much, alone on the link; nothing takes no time."""
+        """Seconds of moving ``n_bytes``, alone on the link; 0 bytes take no time."""
         return self.latency_s + n_bytes / self.bytes_per_s if n_bytes else 0.0
 
     def exposed_s(self, n_bytes: int, compute_s: float, layers: int) -> float:

@@ -34,7 +34,7 @@ def unpack_ids(tokens: bytes) -> list[int]:
 
 
 def unpack_text(tokens: bytes) -> str:
-    """Text of packed tokens, without padding; what is no text becomes replacement characters."""
+    """Text of packed tokens, without padding; other bytes become replacement characters."""
     return tokens.replace(b"\0", b"").decode(errors="replace")
 
 

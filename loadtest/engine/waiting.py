@@ -6,8 +6,8 @@
 | ``lpm`` | who matches most; who came first beyond 128 waiting | SGLang ``schedule_policy.py``, ``lpm`` |
 | ``uncached`` | smallest ``arrival + k·s``, s the seconds of its uncached work | MiMo-V2.5 4.2; theory E4 |
 
-A match changes while a job waits, so ``lpm`` and ``uncached`` look anew at every step, as SGLang does, at the
-first 128 jobs only: each costs a walk through the tree. A job whose prefetch is not over is passed over
+A match changes while a job waits, so ``lpm`` and ``uncached`` look again at every step, as SGLang does, at
+the first 128 jobs only: each costs a walk through the tree. A job whose prefetch is not over is passed over
 (SGLang ``check_prefetch_progress``). One without room holds up those behind it, or large requests would
 starve.
 """

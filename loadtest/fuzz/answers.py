@@ -6,7 +6,7 @@ from loadtest.fuzz.actions import Script
 from loadtest.fuzz.values import damaged, member, number, obj, text, value
 
 WORKER_MODEL = "hostile"
-"""Served by hostile workers alone, whatever else they say, so that nobody else's requests go there."""
+"""Served by hostile workers alone, with any other claims, so that no other client's requests go there."""
 
 _STATUSES = (
     b"200 OK",

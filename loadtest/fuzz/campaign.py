@@ -66,7 +66,7 @@ VIEWS = (
         "/readiness",
     ),
 )
-"""All of them can be asked, whatever came before."""
+"""All of them can be asked in any order."""
 
 _OF_WORKER = (
     *("url", "role", "site", "bucket", "circuit", "labels", "capacity_tokens", "held_tokens", "draining"),
@@ -205,7 +205,7 @@ class _Campaign:
             self._notice()
 
     def _notice(self) -> None:
-        """Judge what was logged, and what the bystander was told."""
+        """Judge the log lines, and the bystander's answers."""
         for wrong in self._bystander.wrong:
             self._found(wrong, self._suspects())
         self._bystander.wrong.clear()

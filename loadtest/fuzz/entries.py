@@ -9,7 +9,7 @@ from loadtest.fuzz.actions import Argument, Commands
 from policies import Op
 
 EVIL = "evil"
-"""A replica, worker, model or request that nobody has."""
+"""A replica, worker, model or request that does not exist."""
 
 KINDS: tuple[type[Any], ...] = Op.__args__
 
@@ -55,7 +55,7 @@ def _wrong(random: Random, depth: int = 0) -> Any:
 
 
 def _right(random: Random, kind: Any, now_us: int) -> Any:
-    """A value of a field's type, near its bounds; it never names what the fleet really has."""
+    """A value of a field's type, near its bounds; it never names an existing part of the fleet."""
     name = str(kind)
     if "dict" in name:
         return {} if random.random() < 0.5 else {EVIL: _wrong(random)}

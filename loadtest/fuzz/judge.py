@@ -101,7 +101,7 @@ def _after_chunks(data: bytes, at: int) -> int:
 
 
 def judge_answer(answer: Answer) -> str:
-    """Say what is wrong with an answer; empty if nothing is."""
+    """Return the error of an answer; empty if there is none."""
     if b"internal_error" in answer.body:
         return f"{answer.status}: {answer.body[:300]!r}"
     if answer.status < 500 or answer.by_worker:
@@ -120,7 +120,7 @@ def judge_answer(answer: Answer) -> str:
 
 
 def judge_line(line: bytes) -> str:
-    """Say what is wrong with a log line; empty if nothing is."""
+    """Return the error of a log line; empty if there is none."""
     if len(line) > LINE_BYTES_MAX:
         return f"a log line of {len(line)} bytes: {line[:200]!r}"
     try:
@@ -141,7 +141,7 @@ def judge_line(line: bytes) -> str:
 
 
 def failure_in(trace: str) -> str:
-    """Say of a traceback what was raised last, and where in our code."""
+    """Return a traceback's last exception, and its place in our code."""
     frames = _FRAME.findall(trace)
     raised = [line for line in trace.splitlines() if _RAISED.match(line)]
     if not raised:

@@ -37,7 +37,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def tried(name: str, seed: int, seconds: float) -> bool:
-    """Take one mend out, and run until that is found; say what was found, and return whether it was."""
+    """Take one mend out, and run until that is found; print the finding, and return True if there was one."""
     shows = UNMENDED[name].shows
     with tempfile.TemporaryDirectory(prefix="cw-fuzz-") as folder:
         report = asyncio.run(run(Plan(seed, seconds, without=name, until=shows), Path(folder)))

@@ -42,7 +42,7 @@ class Player:
         self._stage = stage
 
     async def play(self, case: Case) -> list[str]:
-        """Play one case; return what was wrong with what was answered."""
+        """Play one case; return the errors of the answers."""
         match case.action:
             case Wire() as wire:
                 return await self._wire(wire)
@@ -113,7 +113,7 @@ class Player:
 
 
 def judged(data: bytes) -> list[str]:
-    """Say what is wrong with what came on one connection."""
+    """Return the errors of the answers on one connection."""
     answers, wrong = answers_in(data)
     found = {judge_answer(answer) for answer in answers} | {wrong}
     return sorted(found - {""})

@@ -53,7 +53,7 @@ def _said(random: Random) -> tuple[str, Any]:
 
 
 def pod(random: Random, name: str) -> dict[str, Any]:
-    """A pod at an address where nobody listens."""
+    """A pod at an address without a listener."""
     annotations = dict(_said(random) for _ in range(random.choice((1, 1, 2, 4))))
     labels = {"app": "engine"}
     if random.random() < 0.3:

@@ -1,4 +1,4 @@
-"""A server on a port of this machine that writes whatever bytes it likes."""
+"""A server on a port of this machine that writes arbitrary bytes."""
 
 import asyncio
 import contextlib

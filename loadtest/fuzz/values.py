@@ -91,7 +91,7 @@ def member(name: str, content: bytes) -> bytes:
 
 
 def obj(members: list[bytes]) -> bytes:
-    """An object of these members, whatever they are."""
+    """An object of these members, valid or not."""
     return b"{" + b",".join(members) + b"}"
 
 

@@ -59,7 +59,7 @@ def _count_requests() -> None:
 
 
 def _trim() -> None:
-    """Give free memory back to the system, so that what is resident is what is used."""
+    """Give free memory back to the system, so that resident memory is used memory."""
     libc = ctypes.CDLL(None)
     while hasattr(libc, "malloc_trim"):
         libc.malloc_trim(0)

@@ -4,9 +4,9 @@
     steady    /──────     ten minutes at one level
     spike     ──▲▲───     five times as many for a fifth of the time, at once
     soak      /──────     four hours: does anything grow?
-    overload  ──██───     ten times as many for a third of the time: nobody may be cut, many may be sent away
+    overload  ──██───     ten times as many for a third of the time: none may be cut, many may be rejected
 
-Users are closed loop, so their number is the load that they want, not what they get. ``--users`` scales and
+Users are closed loop, so their number is the demanded load, not the served one. ``--users`` scales and
 ``--run-time`` stretches `users_at`.
 """
 
@@ -24,8 +24,8 @@ class Preset:
         users: Default number.
         run_s: Default length, seconds.
         steps: ``(share of the run, share of the users)``, ascending; between two of them in a straight line.
-        completed_min: Least share of the requests not sent away that must complete.
-        rejected_max: Greatest share of requests that may be sent away.
+        completed_min: Least share of the requests not rejected that must complete.
+        rejected_max: Greatest share of requests that may be rejected.
     """
 
     purpose: str
@@ -49,7 +49,7 @@ PRESETS = {
     ),
     "soak": Preset("hours at one level: does anything grow?", 30, 4 * 3600.0, _RAMPED, rejected_max=0.01),
     "overload": Preset(
-        "ten times as many: many may be sent away, nobody cut",
+        "ten times as many: many may be rejected, none cut",
         *(200, 300.0, ((0.0, 0.1), (0.2, 0.1), (0.2, 1.0), (0.55, 1.0), (0.55, 0.1), (1.0, 0.1))),
         rejected_max=1.0,
     ),

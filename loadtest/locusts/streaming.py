@@ -6,7 +6,7 @@
     ITL max     kind of user           the longest of them
     completed   kind of user           the whole request; a failure is one that was begun and not completed
 
-A user that is sent away (429, or 503 with Retry-After) has not failed: it waits as long as asked, and is
+A rejected request (429, or 503 with Retry-After) has not failed: its user waits as long as asked, and it is
 counted apart.
 """
 

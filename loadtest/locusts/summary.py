@@ -1,4 +1,4 @@
-"""Figures that locust does not count: requests sent away, and cached tokens of prompts.
+"""Figures that locust does not count: rejected requests, and cached tokens of prompts.
 
 With ``--master`` the workers send theirs along with locust's own statistics.
 """
@@ -25,7 +25,7 @@ class Counts:
     Attributes:
         sent: Requests that have ended.
         completed: Those answered to the last byte, to which the tokens belong.
-        rejected: Those sent away before they began.
+        rejected: Those rejected before they began.
     """
 
     sent: int = 0
@@ -47,18 +47,18 @@ class Counts:
             self.rejected += 1
 
     def merge(self, other: "Counts") -> None:
-        """Add what another process counted."""
+        """Add another process's counts."""
         for name, count in asdict(other).items():
             setattr(self, name, getattr(self, name) + count)
 
     @property
     def failed(self) -> int:
-        """Requests that neither completed nor were sent away."""
+        """Requests that were neither completed nor rejected."""
         return self.sent - self.completed - self.rejected
 
     @property
     def completed_ratio(self) -> float | None:
-        """Completed ones among those that were not sent away."""
+        """Share of completed requests among those that were not rejected."""
         begun = self.sent - self.rejected
         return self.completed / begun if begun else None
 
@@ -83,13 +83,13 @@ class Summary:
             counts.setdefault(kind, Counts()).add(outcome)
 
     def report(self, data: dict[str, Any]) -> None:
-        """Put what was counted since the last report into what a worker sends to its master."""
+        """Put the counts since the last report into a worker's message to its master."""
         data["cacheway_finished"] = self.finished
         data["cacheway"] = {kind: asdict(counts) for kind, counts in self._unsent.items()}
         self._unsent.clear()
 
     def heard(self, worker: str, data: dict[str, Any]) -> None:
-        """Take what a worker sent."""
+        """Take a worker's report."""
         if data.get("cacheway_finished"):
             self._finished_workers.add(worker)
             self.finished = len(self._finished_workers)
@@ -112,12 +112,12 @@ class Summary:
         broken = []
         if total.completed_ratio < preset.completed_min:
             broken.append(
-                f"{percent(total.completed_ratio)} of what was not sent away completed, "
+                f"{percent(total.completed_ratio)} of the requests not rejected completed, "
                 f"less than {percent(preset.completed_min)}"
             )
         if total.rejected > preset.rejected_max * total.sent:
             broken.append(
-                f"{percent(total.rejected / total.sent)} were sent away, "
+                f"{percent(total.rejected / total.sent)} were rejected, "
                 f"more than {percent(preset.rejected_max)}"
             )
         return broken
@@ -129,7 +129,7 @@ class Summary:
                 "",
                 "sent",
                 "completed",
-                "sent away",
+                "rejected",
                 "failed",
                 "TTFT P50",
                 "P90",

@@ -57,7 +57,7 @@ class SessionUser(StreamingUser):
     """Plays one session after the other, each to its end or its first failure.
 
     Attributes:
-        sessions: Of all users of this kind in this process; `draw` gives them out.
+        sessions: Sessions of all users of this kind in this process; `draw` gives them out.
     """
 
     abstract = True
@@ -144,7 +144,7 @@ class TraceUser(StreamingUser):
 
     @task
     def replay(self) -> None:
-        """Send what is this process's, and wait for the answers."""
+        """Send this process's requests, and wait for the answers."""
         begun_s = time.perf_counter()
         number, count = self.share
         under_way = Group()

@@ -1,4 +1,4 @@
-"""A fleet that a plan may recommend, and what it costs."""
+"""A fleet that a plan may recommend, and its cost."""
 
 from dataclasses import dataclass, replace
 
@@ -22,8 +22,8 @@ class Family:
         split: Prefill and decode have workers of their own.
         host_gib: Host memory for KV of each worker that takes requests, GiB.
         pool_gib: A pool that they share, GiB.
-        division: Of those that take requests, by length; None: all take any length.
-        tier_rules: How host memory and the pool work.
+        division: Division of the workers that take requests, by length; None: all take any length.
+        tier_rules: Rules of host memory and the pool.
     """
 
     contender: Contender

@@ -1,4 +1,4 @@
-"""The charts of a plan: what memory is worth, and what was tried."""
+"""The charts of a plan: the value of memory, and the trials."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass

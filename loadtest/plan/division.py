@@ -1,7 +1,7 @@
 """Divisions of a fleet's workers by the length of requests.
 
 Every bucket has workers of its own, by its share of the least possible prefill work: prompts behind the
-content of an infinite cache of the bucket. A conversation that grows out of its bucket begins anew in the
+content of an infinite cache of the bucket. A conversation that grows out of its bucket restarts in the
 next one. A bucket with more of that work than time is excluded, since a percentile over all requests need not
 show it.
 
@@ -44,7 +44,7 @@ class Division:
 
     @property
     def workers_min(self) -> int:
-        """The fewest workers of whom every bucket has enough for its work."""
+        """The fewest workers with which every bucket has enough for its work."""
         return sum(int(work_s / self.span_s) + 1 for work_s in self.works_s)
 
     @property
@@ -53,7 +53,7 @@ class Division:
         return ", ".join(LengthBuckets(self.tokens_max).names)
 
     def bucket_workers(self, workers: int) -> tuple[tuple[int, int], ...]:
-        """Division of so many workers, at least one per bucket, as in `SimulationConfig`."""
+        """Division of ``workers``, at least one per bucket, as in `SimulationConfig`."""
         return tuple(zip(self.tokens_max, shared_out(workers, self.works_s), strict=True))
 
 
@@ -89,6 +89,6 @@ def divisions(
 
 
 def _span_s(workload: Workload, engine: EngineProfile, speed: float) -> float:
-    """Time until the last arrival if nobody waits for a worker: the least work by its share of the time."""
+    """Time until the last arrival if no request waits: the least work over its share of the time."""
     work_s = least_work_s(workload.in_order(), engine.prefill, block_tokens=workload.block_tokens)
     return work_s / least_utilisation(workload, engine, 1, capacity_tokens=ENDLESS_TOKENS, speed=speed)

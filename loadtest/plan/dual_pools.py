@@ -1,4 +1,4 @@
-"""What the layers of a model save: KV that windows and linear states need not keep.
+"""Savings by the layers of a model: KV that windows and linear states need not keep.
 
     all full   every layer keeps every token                        as if there were one kind of layer
     limit      full layers keep every token, the others next to nothing
@@ -24,7 +24,7 @@ class DualPools:
     """Savings of a model.
 
     Attributes:
-        name: Of the model.
+        name: Name of the model.
         window_ratio: Tokens of the window pool per token of the full pool, as it is run; None if not known.
     """
 

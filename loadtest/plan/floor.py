@@ -64,7 +64,7 @@ def decode_workers_guess(workload: Workload, engine: EngineProfile, slo: Slo, *,
     requests = workload.in_order()
     outputs = np.array([request.output_tokens for request in requests], dtype=np.float64)
     contexts = np.array([request.tokens for request in requests]) + outputs / 2
-    # What is in a batch is weighted by how long it stays.
+    # A request in a batch is weighted by its time there.
     context_tokens = float((contexts * outputs).sum() / outputs.sum())
     batch = min(
         float(engine.max_running),

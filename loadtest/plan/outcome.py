@@ -1,4 +1,4 @@
-"""A finished plan: what was found, as tables and sentences for the terminal, the page and the document."""
+"""A finished plan: its results, as tables and sentences for the terminal, the page and the document."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -35,7 +35,7 @@ class Outcome:
         workers_min: Fewer were not simulated, because of the least possible work.
         curve: Value of memory.
         tiers: Value of time and of room below the device.
-        layers: What the model's layers save.
+        layers: Savings by the model's layers.
         assumed: Further assumptions.
         divisions: Length buckets to try; None if they were not asked for.
         whole: The cheapest fleet without buckets; None if there is none.

@@ -51,7 +51,7 @@ class Question:
         pool_gib: Sizes of shared pools, ascending, GiB.
         speed: Divides the workload's starts and delays.
         divisions: Length buckets for the best fleet without any; None: not asked for.
-        tier_rules: How host memory and pools work.
+        tier_rules: Rules of host memory and pools.
         layers: The model whose savings to tell; None: the engine's.
     """
 
@@ -74,7 +74,7 @@ class Question:
         return [(host, pool) for host in self.host_gib for pool in self.pool_gib if host or not pool]
 
     def families(self, sizes: tuple[float, float]) -> list[Family]:
-        """All policies and splits with so much memory."""
+        """All policies and splits with these sizes of memory."""
         return [
             Family(policy, split, *sizes, tier_rules=self.tier_rules)
             for split in self.splits

@@ -3,7 +3,7 @@
 Each family (policy, split) looks for its fewest workers, an ordered row: from a first guess in growing steps
 until the answer changes, then by halves; growing that changes nothing ends it. The result is simulated with
 the other seeds, too, and takes one worker more until all agree. In the end a neighbour of the cheapest fleet
-that is no dearer and holds better takes its place.
+that costs no more and holds better takes its place.
 
     family A  ──asks──┐                     ┌── what it asked
     family B  ──asks──┼──> one batch of ────┼── what it asked      a family ends when it has found its
@@ -108,7 +108,7 @@ class Search:
         while True:
             around = neighbours(plan)
             self.try_out(Probe(one, 0) for one in around)
-            # One seed is enough to see who is no better.
+            # One seed is enough to see which fleet is no better.
             rivals = [one for one in around if self._holds(one) and self._rank(one) < self._rank(plan)]
             self.try_out(Probe(one, number) for one in rivals for number in range(self._seeds))
             best = min((plan, *filter(self._holds, rivals)), key=self._rank)

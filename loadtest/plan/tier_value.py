@@ -1,11 +1,11 @@
-"""What time and room are worth: hit rate over a lifetime, and over the capacity of each tier.
+"""Value of time and room: hit rate over a lifetime, and over the capacity of each tier.
 
-    lifetime   one cache without bounds that drops a block so long after its last use
-    own        workers that keep so much each, on the device and beyond it in host memory: requests go where
+    lifetime   one cache without bounds that drops a block that long after its last use
+    own        workers with that capacity each, on the device and beyond it in host memory: requests go where
                most of their prompt is
     pool       the same workers without host memory, and one cache behind them that all write and read
 
-No request waits and none is computed twice at once: what caches could do, not what a fleet does.
+No request waits and none is computed twice at once: the limit of the caches, not a fleet's result.
 """
 
 from collections.abc import Iterator, Sequence
@@ -65,7 +65,7 @@ class TierValue:
 def tier_value(
     workload: Workload, engine: EngineProfile, workers: int, infinite_hit_ratio: float
 ) -> TierValue:
-    """Value of time and room for a workload on so many workers that take requests."""
+    """Value of time and room for a workload on ``workers`` that take requests."""
     token_s = engine.decode.base_s / engine.decode.mtp_speedup
     arrivals = workload.arrivals(lambda request: request.output_tokens * token_s)
     requests = [request for _, request in arrivals]

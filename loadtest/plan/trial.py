@@ -14,7 +14,7 @@ QUARTERS = 4
 """Parts of the time that are looked at one by one."""
 
 LENGTHS = LengthBuckets()
-"""Ranges of lengths that are looked at one by one; what is longer counts in the last."""
+"""Ranges of lengths that are looked at one by one; longer requests count in the last."""
 
 Z_95 = 1.96
 """Standard deviations on either side that hold 95 % of a normal distribution."""
@@ -28,7 +28,7 @@ class Trial:
         interval_s: 95 % interval of the TTFT's 90th percentile, from the ranks of a binomial distribution for
             independent requests; those of a burst are not, so the truth is wider.
         quarters_s: The same percentile in each quarter of the time in which requests came; NaN if none did.
-        lengths_s: The same percentile in each of `LENGTHS`; NaN if no request is so long.
+        lengths_s: The same percentile in each of `LENGTHS`; NaN if it has no request.
     """
 
     figures: Figures
@@ -38,7 +38,7 @@ class Trial:
 
     @classmethod
     def of(cls, result: Result) -> "Trial":
-        """Keep what a plan needs of a result."""
+        """Keep the figures of a result that a plan needs."""
         records = result.records.since(result.config.warmup_s)
         answered = ~np.isnan(records.first_s)
         ttft_s, arrival_s = records.ttft_s[answered], records.arrival_s[answered]

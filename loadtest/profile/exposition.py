@@ -3,7 +3,7 @@
     sglang:time_to_first_token_seconds, sglang:queue_time_seconds          prefill = the one less the other
     vllm:request_prefill_time_seconds                                      prefill
 
-Values of several labels (ranks, models) are added up. What an engine does not export is NaN.
+Values of several labels (ranks, models) are added up. Values that an engine does not export are NaN.
 """
 
 import math
@@ -23,7 +23,7 @@ class Counts:
 
     Attributes:
         requests: Answers that have begun.
-        prompt_tokens: Of all prompts; ``cached_tokens`` of them were reused.
+        prompt_tokens: Tokens of all prompts; ``cached_tokens`` of them were reused.
         prefill_s: Seconds of prefill, of all requests together, without their queue.
         gaps: Gaps between two tokens, and ``gaps_s`` their sum.
     """
@@ -38,7 +38,7 @@ class Counts:
     waiting: float
 
     def since(self, before: "Counts") -> "Counts":
-        """What came between two readings; ``running`` and ``waiting`` are means of both."""
+        """Difference of two readings; ``running`` and ``waiting`` are means of both."""
         values = {
             field.name: getattr(self, field.name) - getattr(before, field.name) for field in fields(Counts)
         }

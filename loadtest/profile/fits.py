@@ -1,6 +1,6 @@
 """Least squares of prices that cannot be negative, with residuals and a grade.
 
-    seconds ≈ sum of price·feature        relative errors count alike; outliers are left out, and counted
+    seconds ≈ sum of price·feature        relative errors count the same; outliers are left out, and counted
 
 A queue only ever adds time. So observations far above the line are taken for queueing, and those far below
 for mistakes; both are left out in a few rounds, up to `LEFT_OUT_MAX` of all.
@@ -20,10 +20,10 @@ Grade = Literal["good", "fair", "poor"]
 ROUNDS = 8
 
 LEFT_OUT_MAX = 0.4
-"""Most of the observations that may be taken for outliers; with more, the line is not what was measured."""
+"""Most of the observations that may be taken for outliers; with more, the line does not fit."""
 
 SPREADS = 3.0
-"""An observation further from the line than so many robust standard deviations is left out."""
+"""Distance from the line in robust standard deviations beyond which an observation is left out."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,8 +33,8 @@ class Fit:
     Attributes:
         prices: One for each feature, 0 or above.
         residual: Root mean square of the relative errors of the observations that were kept.
-        used: How many were kept.
-        left_out: How many were not.
+        used: Number of kept ones.
+        left_out: Number of the others.
     """
 
     prices: tuple[float, ...]
@@ -44,7 +44,7 @@ class Fit:
 
     @property
     def grade(self) -> Grade:
-        """How far the prices may be trusted."""
+        """Confidence in the prices."""
         features = len(self.prices)
         if self.used > 2 * features and self.residual <= 0.1:
             return "good"

@@ -4,8 +4,8 @@
     counters   /metrics once a second: sums of prefill and of gaps between tokens    (traffic of others)
     probes     with --probe: prompts of random tokens, alone and side by side        (traffic of our own)
 
-Counters add up over requests, so they cannot show the quadratic part of prefill; probes can. What was not
-measured keeps its default, and a note of the profile says so. Nothing is sent but questions without --probe.
+Counters add up over requests, so they cannot show the quadratic part of prefill; probes can. Prices that were
+not measured keep their default, and a note of the profile says so. Without --probe only figures are read.
 """
 
 import math
@@ -42,7 +42,7 @@ FROM_METRICS = "from-metrics"
 MEASURE_S = 60.0
 
 TIMEOUT_S = 600.0
-"""Of one probe: a prompt of 32K tokens on a slow engine."""
+"""Time-out of one probe: a prompt of 32K tokens on a slow engine."""
 
 ANSWER_BYTES_MAX = 64 << 20
 
@@ -68,7 +68,7 @@ _PAIRS = " ".join(first + second for first in string.ascii_lowercase for second 
 
 @dataclass(frozen=True, slots=True)
 class Sizes:
-    """What an engine says of itself; None: it does not."""
+    """Sizes that an engine reports; None: it does not."""
 
     dialect: str
     model: str
@@ -127,7 +127,7 @@ def measure(
 
 @dataclass(frozen=True, slots=True)
 class Probes:
-    """What the probes took.
+    """Measurements of the probes.
 
     Attributes:
         prefills: Uncached tokens, cached tokens and seconds of each.
@@ -444,7 +444,7 @@ def decode_prices(
 
 
 def _prefill_of_probes(probes: Probes, notes: list[str]) -> Prefill | None:
-    """Fit the fastest probe of each length: whatever disturbs one makes it slower."""
+    """Fit the fastest probe of each length: a disturbance only makes a probe slower."""
     fastest: dict[float, tuple[float, float, float]] = {}
     for probe in probes.prefills:
         if probe[0] not in fastest or probe[2] < fastest[probe[0]][2]:

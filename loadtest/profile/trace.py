@@ -254,7 +254,7 @@ def capacity_of(lines: Sequence[Line]) -> Capacity | None:
     held = _distinct_blocks(seen)
     blocks = float(max(len(line.blocks) // HASH_BYTES for line in seen))
     if _loss(reported, endless, telling) <= UNEVICTED:
-        # The least cache that would have had these hits: whatever is larger is as likely.
+        # The least cache that would have had these hits: any larger one is as likely.
         while blocks < held and _loss(_hits(seen, round(blocks)), endless, telling) > UNEVICTED:
             blocks *= CAPACITY_STEP
         least_tokens = max(round(blocks * block_tokens), 1)
@@ -279,7 +279,7 @@ def _loss(hits: Floats, endless: Floats, telling: NDArray[np.bool_]) -> float:
 
 
 def _hits(lines: Sequence[Line], capacity_blocks: int) -> Floats:
-    """Tokens of each prompt that an LRU cache of so many blocks would reuse."""
+    """Tokens of each prompt that an LRU cache of ``capacity_blocks`` would reuse."""
     tree = PrefixTree(_BLOCKS_MAX, 1)
     tree.set_capacity(0, capacity_blocks)
     hits = np.zeros(len(lines))

@@ -31,7 +31,7 @@ DEATHS = 3
 """Seeds of which the mean is shown."""
 
 REQUESTS_PER_S = 100.0
-"""Of a replica, where messages are counted per second; `WORKERS_PER_REPLICA` workers keep up with it."""
+"""Per replica, where messages are counted per second; `WORKERS_PER_REPLICA` workers keep up with it."""
 
 WORKERS_PER_REPLICA = 10
 APPLIED = 1000
@@ -39,7 +39,7 @@ WORKERS_MAX = 10_000
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Print what was asked for; the exit status is 1 if a trace cannot be read."""
+    """Print the requested tables; the exit status is 1 if a trace cannot be read."""
     parser = argparse.ArgumentParser(prog="python -m loadtest.scale", description="Gateways beyond one log.")
     parser.add_argument("--replicas", type=int, nargs="+", default=[10, 100, 1000])
     parser.add_argument("--traffic", nargs="+", choices=WINDOWS, default=list(WINDOWS))
@@ -103,7 +103,7 @@ def late(seconds: Sequence[float]) -> str:
 
 
 def applied_us(workers: int) -> float:
-    """CPU of applying one vector with so many changed workers, µs: decode, difference, sum."""
+    """CPU of applying one vector with ``workers`` changed ones, µs: decode, difference, sum."""
     chance, columns = np.random.default_rng(1), WORKER_BYTES // 4
     total, known = np.zeros((WORKERS_MAX, columns)), np.zeros((WORKERS_MAX, columns))
     slots = chance.choice(WORKERS_MAX, workers, replace=False).astype("<u2").tobytes()

@@ -1,4 +1,4 @@
-"""Replicas that place requests by what they know, in virtual time.
+"""Replicas that place requests by their own knowledge, in virtual time.
 
     arrive ──> ask an owner ──> its match ──> place ──> tell the owners ──> first token ──> next turn
        └── the replica is an owner: no message ──^ └──> tell the others the load
@@ -48,17 +48,17 @@ PREFILL_S = 0.02
 TTL_S = 3.0
 TIMEOUT_S = 0.02
 FALLBACK_S = 30.0
-"""So long after a split its parts ask the shard they came from for prompts that they do not know."""
+"""Time after a split in which its parts ask their former shard for prompts that they do not know."""
 
 HOT_WINDOW_S = 5.0
 HOT_MIN = 10
 STALE_TRIES = 3
 MESSAGE_BYTES = 64
-"""Of an ask, an answer or a tell without its blocks or holders: ids, times, an anchor; assumed."""
+"""Bytes of an ask, answer or tell without blocks or holders: ids, times, an anchor; assumed."""
 
 HOLDER_BYTES = 4
 DIRECT_MAX = 128
-"""Up to so many replicas send their loads to each other, more in groups."""
+"""Greatest number of replicas that send their loads to each other; more do so in groups."""
 
 Knowledge = Literal["log", "shards", "alone"]
 Blocks = NDArray[np.int64]
@@ -66,10 +66,10 @@ Blocks = NDArray[np.int64]
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Setup:
-    """One run: what replicas know, how many there are, for how long.
+    """One run: the replicas' knowledge and number, and the duration.
 
     Attributes:
-        owners: Of each shard.
+        owners: Owners of each shard.
         warm_s: Requests that arrive before are not counted.
         dies_s: Death of the busiest replica; None for none.
         sampled: Workers considered beside those that hold the prompt; 0 for all.
@@ -88,7 +88,7 @@ class Setup:
 
     @property
     def way(self) -> Way:
-        """How loads are spread."""
+        """Way of spreading loads."""
         ways: dict[Knowledge, Way] = {"log": "log", "alone": "none", "shards": "direct"}
         return "groups" if self.knowledge == "shards" and self.replicas > DIRECT_MAX else ways[self.knowledge]
 
@@ -152,7 +152,7 @@ class Simulation:
         self.outcome = Outcome()
 
     def run(self) -> Outcome:
-        """Play until the end and return what was counted."""
+        """Play until the end and return the counts."""
         setup = self._setup
         self._start(None)
         self._at(setup.warm_s, self._count_anew)
@@ -245,7 +245,7 @@ class Simulation:
         return column
 
     def _with_heads(self, request: _Request) -> Blocks:
-        """Match with split heads on the prompt's way: what all replicas know of their holders."""
+        """Match with split heads on the prompt's way: all replicas know their holders."""
         column: Blocks = np.zeros(self._setup.workers, dtype=np.int64)
         for shard in request.shards[:-1]:
             used_s = self._heads[shard]
@@ -278,7 +278,7 @@ class Simulation:
         self._place(request, worker, int(matched[worker]))
 
     def _is_stale(self, request: _Request, worker: int, matched: int) -> bool:
-        """True if the end of a match was last used so long ago that the worker has evicted it."""
+        """True if the worker has evicted the end of a match, by its last use."""
         for shard in reversed(request.shards):
             split = self._shards.splits.get(shard)
             if split is not None and matched <= split.depth and self._heads[shard][worker] > 0:

@@ -1,4 +1,4 @@
-"""How news of loads reach the other replicas: when, in how many messages, of how many bytes.
+"""Spreading of loads to the other replicas: times, number of messages and bytes.
 
     log       all through one stream: a delay that does not depend on the number of replicas
     direct    each replica sends the loads that it causes to every other, `VECTORS_PER_S` times a second

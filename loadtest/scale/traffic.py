@@ -77,7 +77,7 @@ def agents(sessions_per_s: float, seed: int = 1) -> Starts:
 
 
 def conversations(path: Path, speed: float, seed: int = 1) -> Starts:
-    """Read the rows of a Mooncake trace, so many times faster. May raise `loadtest.traces.TraceError`."""
+    """Read the rows of a Mooncake trace, ``speed`` times faster. May raise `loadtest.traces.TraceError`."""
     root = scope_root("mooncake")
     for row in spread_arrivals(list(read_trace(path)), seed):
         blocks = row.input_tokens // BLOCK_TOKENS

@@ -169,7 +169,7 @@ class _SessionMaker:
         self._shared: dict[int, tuple[Hashes, Hashes]] = {}
         self._made: list[SimRequest] = []
         taken_s = [entry.api_time for entry in recording.requests if entry.api_time is not None]
-        # Of one request in ten the recording lacks how long it took: as long as the median, then.
+        # The recording lacks the duration of one request in ten: the median replaces it.
         self._usual_s = median(taken_s) if taken_s else 0.0
 
     def make(self) -> tuple[SimRequest, ...]:
@@ -183,7 +183,7 @@ class _SessionMaker:
         entries = sorted(recording.requests, key=lambda entry: entry.t)
         line = self._line(entries, recording)
         position = 0
-        parent: dict[int, float] = {}  # Index and recorded end of what the next request or agent waits for.
+        parent: dict[int, float] = {}  # Index and recorded end of the next request's or agent's predecessor.
         agents: dict[int, float] = {}
         for entry in entries:
             if entry.type != _SUBAGENT:

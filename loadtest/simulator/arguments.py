@@ -157,7 +157,7 @@ def add_workload(parser: argparse.ArgumentParser) -> None:
 
 
 def tier_rules(text: str) -> TierRules:
-    """How memory below the device works (`loadtest.simulator.tier_rules`)."""
+    """Rules of memory below the device (`loadtest.simulator.tier_rules`)."""
     try:
         return read_tier_rules(text)
     except ValueError as error:
@@ -267,7 +267,7 @@ class ChosenEngine:
 
     Attributes:
         profile_gpus: GPUs of the published or described engine, before ``profile`` was divided otherwise.
-        given: What a user's file says; None for a published engine.
+        given: Values of a user's file; None for a published engine.
     """
 
     profile: EngineProfile
@@ -297,7 +297,7 @@ def engine_of(options: argparse.Namespace) -> ChosenEngine:
         own = _own_engine(name, rest, options)
         engine, gpus, given = own.profile, own.profile.gpus, own.given
     dialect = options.dialect or (given.dialect if given is not None else "sglang")
-    # Workloads come in blocks of one size, whatever the engine's.
+    # Workloads come in blocks of one size for all engines.
     rules = replace(engine.rules, match_rule=dialect, block_tokens=ENGINE_BLOCK_TOKENS)
     return ChosenEngine(replace(engine, rules=rules), gpus, given)
 

@@ -13,7 +13,7 @@ FEW_DECADES = 10**2.5
 
 
 def legend_below(axes: Axes, columns: int = LEGEND_COLUMNS) -> None:
-    """Name what is in the axes, below them; called again it begins anew."""
+    """Write the legend of the axes below them; a second call replaces it."""
     figure = axes.get_figure(root=True)
     assert figure is not None
     for legend in list(figure.legends):
@@ -23,12 +23,12 @@ def legend_below(axes: Axes, columns: int = LEGEND_COLUMNS) -> None:
 
 
 def lines_height_in(entries: int, columns: int = LEGEND_COLUMNS) -> float:
-    """The height of a chart of lines with so many entries in its legend."""
+    """The height of a chart of lines with ``entries`` in its legend."""
     return LINES_IN + LEGEND_ROW_IN * -(-entries // columns)
 
 
 def time_axis(axis: Axis) -> None:
-    """Seconds in words that nobody has to translate, at decades or, where there are few, between them."""
+    """Seconds in familiar units, at decades or, where there are few, between them."""
     low, high = axis.get_view_interval()
     axis.set_major_locator(LogLocator(10, subs=(1, 2, 5) if high < FEW_DECADES * low else (1,)))
     axis.set_minor_locator(NullLocator())

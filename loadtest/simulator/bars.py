@@ -42,7 +42,7 @@ class Bars:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        """Take the bars away: what they led to is shown instead."""
+        """Remove the bars: their results are shown instead."""
         if self._console.is_terminal:
             self._progress.stop()
 

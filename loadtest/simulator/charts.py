@@ -29,7 +29,7 @@ from loadtest.simulator.words import percent, seconds, tick
 
 BAR_IN, FRAME_IN = 0.27, 1.15
 OUTLIER = 6.0
-"""A bar so many times as long as the median leaves no room for the others."""
+"""A bar this many times as long as the median leaves no room for the others."""
 
 CURVE_POINTS = 300
 TELLING_REQUESTS = 20
@@ -177,7 +177,7 @@ def hit_by_tier(runs: Sequence[Run]) -> Chart:
 
 
 def lost_by_cause(runs: Sequence[Run]) -> Chart:
-    """Prefill of what an infinite cache would have held, by the cause of its loss."""
+    """Prefill of tokens that an infinite cache would have held, by the cause of their loss."""
     lost = [run.lost_s() for run in runs]
     figure, (axes,) = canvas(FRAME_IN + 0.2 + BAR_IN * len(runs))
     totals = _stack(axes, runs, lost, CAUSES, CAUSE_COLOURS)

@@ -313,7 +313,7 @@ def _flag(group: argparse._ArgumentGroup, name: str, kind: Callable[[str], Any],
 
 
 class _List(argparse.Action):
-    """``--list``: ends the program as ``--help`` does, whatever else is there or missing."""
+    """``--list``: ends the program as ``--help`` does, with or without other arguments."""
 
     def __call__(self, parser: argparse.ArgumentParser, *_: object) -> None:
         print("Engines")

@@ -42,14 +42,14 @@ class VirtualClock:
         return self._now_s
 
     def call_at(self, when: float, callback: Call, /) -> VirtualTimer:
-        """Call at a time, or at once, behind what is already due, if that has passed."""
+        """Call at a time, or at once, behind the calls already due, if that has passed."""
         timer = VirtualTimer(callback)
         heappush(self._heap, (max(when, self._now_s), self._asked, timer))
         self._asked += 1
         return timer
 
     def call_later(self, delay_s: float, callback: Call, /) -> VirtualTimer:
-        """Call so many seconds from now."""
+        """Call ``delay_s`` from now."""
         return self.call_at(self._now_s + delay_s, callback)
 
     def __len__(self) -> int:

@@ -1,7 +1,7 @@
 """Policies to compare, as on the command line: ``expected_cost,affinity:match_weight=2,random``.
 
 Options follow their policy, each behind a colon. ``all`` is every policy of the registry with its defaults.
-A policy of a user is named as in ``cacheway serve``, with options alike: ``my_package.rules:calm:weight=2``.
+A user's policy is named as in ``cacheway serve``, with the same options: ``my_package.rules:calm:weight=2``.
 """
 
 from collections.abc import Mapping

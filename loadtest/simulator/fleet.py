@@ -4,7 +4,7 @@
     split     a prefill worker computes the prompt, its KV crosses the link layer by layer, and a decode
               worker goes on; the answer begins when it is there (SGLang: the decode leg streams)
 
-Without groups all workers of a role are alike. Groups have profiles of one model each, and stand at sites,
+Without groups all workers of a role are equal. Groups have profiles of one model each, and stand at sites,
 between which KV takes a link. With length buckets each worker that takes requests belongs to one, by its
 label; those that only decode take any length. Convertible workers do both, as the log says.
 """
@@ -39,7 +39,7 @@ CLASS_LABEL = "worker_class"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WorkerGroup:
-    """Workers that are alike.
+    """Workers that are equal.
 
     Attributes:
         name: Begins their ids.
@@ -70,7 +70,7 @@ class WorkerGroup:
 def capacity_tokens(
     profile: EngineProfile, workers: int, host: HiCacheSettings | None = None, l3: L3Settings | None = None
 ) -> int:
-    """Tokens that so many workers can hold, with the pool that they share.
+    """Tokens that ``workers`` can hold, with the pool that they share.
 
     Host memory holds a copy of the device's content, so the larger of the two counts; if it is written back,
     it holds what the device does not.

@@ -5,7 +5,7 @@
                                  └> room for its KV ──┘
     sites     begin ── its turn ─┬> prefill ═══ transfer as it is made ═══ first token ──> decode ──> ended
                                  └> room for its KV ──┘
-    either    nobody may take it, or it can never fit, or it waited for too long: rejected, expired
+    either    no worker may take it, or it can never fit, or it waited for too long: rejected, expired
 
 A split request is sent to both of its workers at once, as SGLang's routers do; the transfer begins when the
 prompt is computed and the decode worker has room. Between sites it begins as soon as the prefill does and the

@@ -79,7 +79,7 @@ def read_gateway_log(path: Path, *, start_s: float = 0.0, end_s: float = inf) ->
     lines = [line for line in lines if 0.0 <= line.arrived_unix_s - begin_unix_s < end_s - start_s]
     continued = _continued(lines)
     requests = _requests(lines, continued)
-    rows: dict[int, list[int]] = {}  # Of each session, by its first row.
+    rows: dict[int, list[int]] = {}  # Rows of each session, by its first row.
     first_of: list[int] = []
     for row, other in enumerate(continued):
         first_of.append(row if other is None else first_of[other])
@@ -146,7 +146,7 @@ def _requests(lines: Sequence[LoggedRequest], continued: Sequence[int | None]) -
     requests: dict[int, SimRequest] = {}
     for row in reversed(
         range(len(lines))
-    ):  # What continues a request is made before it, and lends it blocks.
+    ):  # A request's continuation is made before it, and lends it blocks.
         line = lines[row]
         output_tokens = line.output_tokens or (1 if line.endpoint == EMBEDDINGS else usual_tokens)
         blocks = line.prompt_tokens // ENGINE_BLOCK_TOKENS

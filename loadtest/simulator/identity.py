@@ -39,14 +39,14 @@ def hashes_of(root: int | Hashes, ids: Hashes) -> Hashes:
 
 
 class FreshBlocks:
-    """Blocks that nobody has seen before and nobody asks for again, such as answers that are not repeated."""
+    """Blocks that occur only once, such as answers that are not repeated."""
 
     def __init__(self, *scope: object) -> None:
         self._root = scope_root("fresh", *scope)
         self._next = 0
 
     def take(self, blocks: int) -> bytes:
-        """Packed hashes of so many new blocks."""
+        """Packed hashes of a number of new blocks."""
         first, self._next = self._next, self._next + blocks
         return hashes_of(self._root, np.arange(first, self._next, dtype=np.uint64)).tobytes()
 

@@ -13,7 +13,7 @@ from loadtest.simulator.workload import SimRequest
 def prefills_s(
     requests: Sequence[SimRequest], hit_tokens: NDArray[np.int64], prefill: PrefillTiming
 ) -> list[float]:
-    """Seconds to prefill each prompt alone, behind what a cache had of it (`loadtest.simulator.bounds`)."""
+    """Seconds to prefill each prompt alone, behind its cached part (`loadtest.simulator.bounds`)."""
     return [
         prefill.prompt_s(request.tokens - hit, hit)
         for request, hit in zip(requests, hit_tokens.tolist(), strict=True)
@@ -26,7 +26,7 @@ def least_work_s(requests: Sequence[SimRequest], prefill: PrefillTiming, *, bloc
 
 
 def shared_out(workers: int, works_s: Sequence[float]) -> list[int]:
-    """Workers in proportion to the work, at least one for each; whoever is busiest gets the next one."""
+    """Workers in proportion to the work, at least one for each; the busiest part gets the next one."""
     assert workers >= len(works_s)
     shares = [1] * len(works_s)
     for _ in range(workers - len(works_s)):

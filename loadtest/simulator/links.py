@@ -74,7 +74,7 @@ class Link:
             self._timer = self._clock.call_later(left_s, self._end)
 
     def _end(self) -> None:
-        """The transfer that had least left is over, whatever rounding says."""
+        """End the transfer that had least left, without regard to rounding."""
         self._timer = None
         self._advance()
         end_bytes, _, arrived = heappop(self._transfers)

@@ -22,9 +22,9 @@ class Memory:
     """Sizes in tokens of full-attention KV.
 
     Attributes:
-        host_tokens: Of one worker; 0: none, or with a pool the default of `HiCacheSettings`.
+        host_tokens: Per worker; 0: none, or with a pool the default of `HiCacheSettings`.
         pool_tokens: The shared pool, in memory; 0: none.
-        rules: How both work; ``disk_tokens`` are those of all nodes.
+        rules: Rules of both; ``disk_tokens`` are those of all nodes.
     """
 
     host_tokens: int = 0
@@ -51,7 +51,7 @@ class Memory:
         return L3Settings(memory_tokens=max(self.pool_tokens // nodes, 1), disk_tokens=disk_tokens, **rules)
 
     def capacity_tokens(self, engine: EngineProfile, workers: int) -> int:
-        """Most tokens that so many workers hold together."""
+        """Most tokens that ``workers`` hold together."""
         return capacity_tokens(engine, workers, self.host(engine), self.pool())
 
 

@@ -1,4 +1,4 @@
-"""Load that a workload offers a fleet, over what the fleet can do: above 1 it is overloaded.
+"""Load that a workload offers a fleet, over the fleet's capacity: above 1 it is overloaded.
 
     prefill    least possible work (prompts behind what one pooled LRU cache of all workers would hold)
     decode     tokens of answers against the largest batch that memory and ``max_running`` allow
@@ -32,8 +32,8 @@ class Offered:
     """Offered load over capacity.
 
     Attributes:
-        prefill: Of the workers that take requests.
-        decode: Of those that decode.
+        prefill: Load of the workers that take requests.
+        decode: Load of those that decode.
         by_policy: Prefill really done over the time there was, by label; in a closed loop, where users wait
             for their answers, it stays near 1.
     """

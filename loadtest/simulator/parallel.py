@@ -96,7 +96,7 @@ def _child(cell: Cell, connection: Connection) -> None:
     try:
         message = _run(cell, _paced(lambda *done: connection.send(done)))
     except BrokenPipeError:
-        return  # nobody is left who would want to know
+        return  # the parent is gone
     except SimulationFailed as error:
         message = str(error)
     except Exception:  # noqa: BLE001 - the top of this process: what happened is told by the parent

@@ -17,7 +17,7 @@ ASK_S = 2.0
 """A request that waits decides afresh no sooner than that, unless it is its turn."""
 
 PATIENT = RoomRules(size=1_000_000, tokens_max=0, timeout_s=1e6, look_s=LOOK_S, ask_s=ASK_S)
-"""Everybody is let in, and nobody expires."""
+"""All requests are let in, and none expires."""
 
 DEFAULT_FLOW = "normal/"
 """Flow of a request whose session was drawn into none."""
@@ -29,8 +29,8 @@ class Flow:
 
     Attributes:
         name: ``CLASS/TENANT``.
-        share: Of the sessions, above 0; relative to the others.
-        weight: Of its class among classes, above 0.
+        share: Share of the sessions, above 0; relative to the others.
+        weight: Weight of its class among classes, above 0.
     """
 
     name: str

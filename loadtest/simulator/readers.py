@@ -36,7 +36,7 @@ class TraceFormat(StrEnum):
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ReadOptions:
-    """Part of a trace to read; a format ignores what it has no notion of.
+    """Part of a trace to read; a format ignores fields that it does not know.
 
     Attributes:
         start_s: Arrivals before it are left out, like those from ``end_s`` on (formats with arrivals).

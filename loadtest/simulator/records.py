@@ -6,7 +6,7 @@ those that an infinite cache would have reused and the worker did not, each with
     placed elsewhere    another worker held it when the request was placed
     not window-safe     a worker held its blocks, but not the window or state that goes with them (pseudo-hit)
     evicted             some worker had computed it, and none holds it now
-    in flight           nobody had computed it yet: it was being computed somewhere, or waited there
+    in flight           no worker had computed it yet: one was computing it, or it waited there
 """
 
 from collections.abc import Mapping
@@ -48,7 +48,7 @@ class Records:
         first_s: Begin of its answer.
         device_tokens: Reused from the worker's device memory.
         host_tokens: Loaded beyond it from the host's memory.
-        pool_tokens: Of those, brought by a prefetch from a shared pool.
+        pool_tokens: The part of ``host_tokens`` that a prefetch brought from a shared pool.
         ideal_tokens: Reuse of one infinite cache, in this order of arrival.
         floor_ttft_s: Time to first token with infinite caches and no queue.
         worker: -1 if none.
@@ -56,7 +56,7 @@ class Records:
         replica: Which placed it.
         predicted_tokens: Reuse that the gateway predicted, as ``predicted_ttft_s``.
         best_tokens: Reuse of the best worker at dispatch.
-        computed_tokens: Of the prompt, computed by some worker by then, held or not.
+        computed_tokens: Prompt tokens computed by some worker by then, held or not.
         unsafe_tokens: The most that a worker held of the blocks at dispatch, window-safe or not.
     """
 

@@ -225,7 +225,7 @@ class Replica:
             self.fleet.apply(op)
 
     def _sort_workers(self) -> None:
-        """Note who begins requests, and who decodes what others prefilled."""
+        """Note the workers that begin requests, and those that decode prefilled ones."""
         working = [worker for worker in self.fleet.workers() if not worker.draining]
         places = [place for worker in working for place in self.fleet.places(worker)]
         known = sorted(places, key=lambda place: place.slot)
@@ -361,7 +361,7 @@ class Replica:
                 dispatch.parsed, dispatch.attempt, understood, prefill_s, now_us, decode_s
             )
         else:
-            # What of the transfer was predicted to be exposed is no prefill.
+            # The predicted exposed part of the transfer is no prefill.
             prefill_s = max(prefill_s - dispatch.attempt.chosen.transfer_s, 0.0)
             self._feedback.answered(
                 dispatch.parsed, dispatch.attempt, understood, prefill_s, now_us, decodes=False
@@ -385,7 +385,7 @@ class Replica:
         self.room.changed()
 
     def collect(self) -> int:
-        """Forget what is too old, as the gateway does every second.
+        """Forget old entries, as the gateway does every second.
 
         Return leaked reservations, each of them a bug.
         """

@@ -19,7 +19,7 @@ class Reader(Protocol):
     """Reader of the log."""
 
     def heard(self, ops: Sequence[Op]) -> None:
-        """Apply what another one said."""
+        """Apply another replica's operations."""
 
 
 class SharedLog:
@@ -89,7 +89,7 @@ class Writer:
         self._wake()
 
     def loads_changed(self) -> None:
-        """See to it that they are told, unless nobody is there to hear it (as `router.shared.publisher`)."""
+        """Schedule their publication, unless the replica is alone (as `router.shared.publisher`)."""
         if self._timer is None and not self._log.alone:
             wait_s = self._vectors.wait_s()
             if wait_s is not None:

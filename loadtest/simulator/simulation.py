@@ -42,7 +42,7 @@ from policies.disaggregation import OffloadRules, RoleRules, decode_policy
 from radix import AttentionProfile, PrefixTree
 
 HOUSEKEEPING_S = 5.0
-"""Between two looks at the fleet; replicas forget what is old, and the timeline gets a row."""
+"""Time between two looks at the fleet; replicas forget old entries, and the timeline gets a row."""
 
 LINKS_S = 0.25
 """Between two looks at what crosses links (`policies.LinkWatch`)."""
@@ -51,7 +51,7 @@ TURNING_S = 2.0
 """Between two looks of the slow loop while a worker turns (`router.pairs.role_planner`)."""
 
 SWITCH_S = 60.0
-"""From a free worker to its new role. [guess] SGLang captures CUDA graphs then, "minutes" for the largest."""
+"""Time from a free worker to its new role. [guess] SGLang captures CUDA graphs, "minutes" for the largest."""
 
 TIMELINE_ROWS_MAX = 1_000
 """With more, every other one is dropped."""
@@ -74,7 +74,7 @@ class SimulationConfig:
         links: Between the groups' sites, as ``FROM>TO``.
         tells_links: The gateway knows of them; if not, sites mean nothing to it.
         offload: Choice of the site of a prefill.
-        replicas: Of the gateway; each request comes to a random one.
+        replicas: Replicas of the gateway; each request comes to a random one.
         log_delay_s: From a replica's operation until the others have applied it.
         flush_interval_s: Pause between two flushes of one replica (``shared.flush_interval_ms``).
         speed: Divides the workload's starts and delays.
@@ -259,7 +259,7 @@ class _Simulation:
 
     def _build_replicas(self) -> list[Replica]:
         config, engine = self._config, self._config.engine
-        # What an operator would tell the gateway of this model.
+        # Settings that an operator would give the gateway for this model.
         kept = engine.rules
         profile = AttentionProfile(
             kept.attention, kept.window_tokens, kept.retained_interval_tokens, kept.match_rule
@@ -381,10 +381,10 @@ class _Simulation:
         replicas = self.replicas
         return replicas[self._chance.randrange(len(replicas))] if len(replicas) > 1 else replicas[0]
 
-    # What flights tell (`loadtest.simulator.flight.Watcher`).
+    # Reports of flights (`loadtest.simulator.flight.Watcher`).
 
     def placed(self, flight: Flight) -> None:
-        """Note what of its prompt has been computed, and is still held, somewhere."""
+        """Note how much of its prompt some worker has computed, and still holds."""
         self._decided(flight)
         request, block_tokens = flight.request, self._workload.block_tokens
         most = (request.tokens - 1) // block_tokens * block_tokens
@@ -488,7 +488,7 @@ class _Simulation:
         ratio = np.zeros(busy_s.shape)
         told_s = np.zeros(busy_s.shape[1])
         for row, step_s in enumerate(steps_s.tolist()):
-            # Engines count a step when it begins: what is still to come belongs to the next rows.
+            # Engines count a step when it begins: its remaining time belongs to the next rows.
             spent_s = np.minimum(busy_s[row] - told_s, step_s)
             told_s += spent_s
             ratio[row] = spent_s / step_s

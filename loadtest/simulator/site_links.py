@@ -164,7 +164,7 @@ class SiteLink:
         self._at_s = now_s
 
     def _share(self, now_s: float) -> None:
-        """End what has all been sent, divide the capacity anew, and look again when that changes."""
+        """End complete transfers, divide the capacity again, and look again when that changes."""
         if self._known[-1][0] < now_s:
             self._known.append((now_s, self._egress_bytes))
         over = [one for one in self._transfers if one.all_sent(now_s)]
@@ -194,7 +194,7 @@ class SiteLink:
 
 
 def _fill(wants: Iterable[tuple[float, Transfer]], capacity: float) -> None:
-    """Give everybody what he wants, or an equal share of what is left: max-min fairness."""
+    """Give each its demand, or an equal share of the rest: max-min fairness."""
     ordered = sorted(wants, key=lambda want: want[0])
     left = capacity
     for place, (want, transfer) in enumerate(ordered):

@@ -22,7 +22,7 @@ COLUMNS = {
 
 
 def comparison_table(runs: Sequence[Run], *, title: str, caption: str) -> Table:
-    """Lay the runs out; what is best in a column stands out."""
+    """Lay the runs out; the best value of a column stands out."""
     figures = {figure.key: figure for figure in FIGURES}
     table = Table(
         "policy",

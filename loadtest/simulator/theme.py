@@ -2,7 +2,7 @@
 
 A chart is drawn once, in the light colours, which in a page become CSS variables (`INK` becomes
 ``var(--ink)``); so no colour may stand for two things. Series have one of six colours for any colour vision
-(after Okabe and Ito, darkened or lightened for contrast), and beyond six a dash pattern besides.
+(after Okabe and Ito, darkened or lightened for contrast), and beyond six a dash pattern, too.
 """
 
 from contextlib import AbstractContextManager
@@ -82,7 +82,7 @@ def canvas(height_in: float, rows: int = 1, *, share_x: bool = False) -> tuple[F
 
 
 def plain(axes: Axes, grid: Literal["x", "y", "both"] = "y") -> None:
-    """Take away what is not needed to read the values."""
+    """Remove the parts that are not needed to read the values."""
     axes.spines[["top", "right"]].set_visible(False)
     axes.tick_params(length=2.5, color=FAINT, labelcolor=INK)
     if grid == "x":

@@ -1,4 +1,4 @@
-"""How memory below the device works, as on the command line: ``--pool mooncake,ttl_s=600,nodes=4``.
+"""Rules of memory below the device, as on the command line: ``--pool mooncake,ttl_s=600,nodes=4``.
 
     a name of `PUBLISHED`, or a YAML file, or neither ──then──> key=value, ...
 
@@ -116,7 +116,7 @@ def read_tier_rules(text: str) -> TierRules:
         tuple((key, value) for key, value in values.items() if key in HOST_KEYS),
         tuple((key, value) for key, value in values.items() if key not in HOST_KEYS),
     )
-    # What contradicts itself is said now.
+    # Contradictions raise an error here.
     HiCacheSettings(**dict(rules.host))  # type: ignore[arg-type]
     L3Settings(**dict(rules.pool))  # type: ignore[arg-type]
     return rules

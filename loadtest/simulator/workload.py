@@ -99,7 +99,7 @@ class Workload:
         return sum(request.output_tokens for request in self.requests())
 
     def cut(self, requests_max: int) -> "Workload":
-        """The first so many requests, session by session; the last session may lose its end."""
+        """The first ``requests_max`` requests, session by session; the last session may lose its end."""
         sessions: list[Session] = []
         room = requests_max
         for session in self.sessions:

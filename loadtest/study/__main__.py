@@ -33,7 +33,7 @@ DOCUMENT = ROOT / "docs" / "policy-study.md"
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Do what the arguments say; the exit status is 1 if something could not be read, run or written."""
+    """Run the command; the exit status is 1 if something could not be read, run or written."""
     options = _parser().parse_args(arguments)
     console = Console(stderr=True)
     wanted = cells(quick=options.quick)

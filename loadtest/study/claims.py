@@ -39,7 +39,7 @@ class Claim:
         text: The change, and its figure.
         published: By how much, as published.
         without: Label and value of the cells without the change.
-        changed: Of those with it.
+        changed: Label and value of those with it.
         figure: Computes the figure of one simulation.
         form: Writes it.
     """

@@ -14,7 +14,7 @@ Its engine (defaults as ``_normalize_mocker_config`` prints them; timing from
 
 * full attention and vLLM's scheduler: 8,192 batched tokens a step, 256 sequences, prefill mixed with decode;
 * 16,384 blocks of 64 tokens for running and cached sequences together, least recently used first;
-* a step of n new tokens takes ``16.5 + 0.01518·n + 4.21e-7·n²`` ms, whatever lies before them;
+* a step of n new tokens takes ``16.5 + 0.01518·n + 4.21e-7·n²`` ms, for any context before them;
 * a decode step takes ``5.74 + 54.01·f - 25.74·f²`` ms at a share f of the KV blocks in use.
 
 Dynamo's router sees at once every block that is stored or removed; ours only learns with the answer how much
@@ -88,7 +88,7 @@ class Row:
 
 
 class DynamoFailed(Exception):
-    """Its Python is there but the replay did not work; the message says what it wrote last."""
+    """Its Python is there but the replay did not work; the message has its last line."""
 
 
 def replay(python: Path, trace: Path, *, repetitions: int = 3) -> list[Row]:

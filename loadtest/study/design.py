@@ -50,7 +50,7 @@ MANY_RANKS = "mimo-v2.5-pro-dp8"
 """Key of `loadtest.study.traffic.ENGINES`: a step waits for the longest of eight ranks, not of two."""
 
 TUNED = Variant("kv_cost, scale 32", "kv_cost", (("prefill_load_scale", 32.0),))
-"""Dynamo's rule with a weight of prefill that suits this traffic, which nobody ships."""
+"""Dynamo's rule with a weight of prefill that suits this traffic; no release has it."""
 
 DYNAMOS = Variant("kv_cost, scale 4", "kv_cost", (("prefill_load_scale", 4.0),))
 """The weight with which Dynamo's own replay is quoted (`loadtest.study.cross_check`)."""

@@ -7,8 +7,8 @@
 
 An engine begins to fetch when a request comes to it (HiCache). A request that waits in the gateway begins
 later, and ``best_effort`` ends a fetch when the prefill could begin. Each cell is simulated without a queue
-and with the default one, in which nobody expires; a table of mean and P90 of the time to first token goes to
-the terminal. Eight dense-70b engines with host memory share a pool of eight nodes, and the gateway starts
+and with the default one, in which no request expires; a table of mean and P90 of the time to first token goes
+to the terminal. Eight dense-70b engines with host memory share a pool of eight nodes, and the gateway starts
 from their prices, as in the policy study (`loadtest.study.runs`).
 """
 
@@ -107,7 +107,7 @@ def row(cell: FetchCell, seeds: Sequence[int], traces: Path) -> str:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Do what the arguments say; the exit status is 1 if the traces cannot be read."""
+    """Run the command; the exit status is 1 if the traces cannot be read."""
     parser = argparse.ArgumentParser(
         prog="python -m loadtest.study.fetching", description="The queue beside a shared pool."
     )

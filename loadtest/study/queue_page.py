@@ -29,7 +29,7 @@ class QueueCell:
 
     Attributes:
         load: Share of the fleet's capacity.
-        k: Of the order; None: no queue, everything goes to its worker at once.
+        k: Factor of the order; None: no queue, every request goes to its worker at once.
         early: Requests that would miss the service level are rejected.
         replicas: Copies of the gateway, 5 ms apart.
     """
@@ -71,7 +71,7 @@ class Figures:
         overdue_share: Requests that waited longer than ``queue.timeout_s``, so would have expired by default.
         inversions: Requests that went before one with a better key.
         inversion_s_max: Largest difference of those keys.
-        digest: Of all decisions.
+        digest: Digest of all decisions.
     """
 
     requests: int

@@ -170,7 +170,7 @@ def _percentiles(values: Floats) -> tuple[float, float, float]:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Do what the arguments say; the exit status is 1 if something could not be read or written."""
+    """Run the command; the exit status is 1 if something could not be read or written."""
     options = _parser().parse_args(arguments)
     console = Console(stderr=True)
     try:

@@ -35,7 +35,7 @@ SPAN_S = 600.0
 BULK_TOKENS, BULK_OUTPUT_TOKENS = 12_000, 50
 
 KV_TOKENS = 150_000
-"""KV space of a worker, a ninth of what the profile has: eight hold half of what both tenants would use."""
+"""KV space of a worker, a ninth of the profile's: eight hold half of both tenants' need."""
 
 UTILISATION = 0.12
 SEEDS = (1, 2, 3)
@@ -44,7 +44,7 @@ SHARES = (1.0, 0.5, 0.25, 0.1)
 
 @dataclass(frozen=True, slots=True)
 class Served:
-    """What one tenant got."""
+    """Results of one tenant."""
 
     hit_ratio: float
     ttft_mean_s: float

@@ -95,7 +95,7 @@ class Store(Generic[CellT, RowT]):
         self._path.write_bytes(b"".join(map(_line, self._rows.values())))
 
     def rows(self, cells: Iterable[CellT]) -> list[RowT]:
-        """Newest results of those cells that have one, of whatever code, in their order."""
+        """Newest results of those cells that have one, of any code, in their order."""
         return [self._rows[cell] for cell in dict.fromkeys(cells) if cell in self._rows]
 
 

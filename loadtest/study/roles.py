@@ -38,10 +38,10 @@ FIXED = (2, 3, 4)
 """Workers that prefill in the fixed splits."""
 
 SPEED = 0.25
-"""Of the machines of the profile: a quarter of the GPUs have a quarter of the requests to simulate."""
+"""Share of the profile's machines: a quarter of the GPUs have a quarter of the requests to simulate."""
 
 LOAD = 0.75
-"""Of the best split for a phase. [guess] what an operator leaves free."""
+"""Share of the best split's capacity for a phase. [guess] an operator's reserve."""
 
 RUNNING_MAX = 32
 """Requests that a worker runs together; small, so that decode is scarce without millions of requests."""
@@ -67,7 +67,7 @@ def engine() -> EngineProfile:
 
 
 def capacity_per_s(phase: Phase, prefill: int, decode: int) -> float:
-    """Requests a second that so many workers of each role serve: the smaller of both stages."""
+    """Requests a second that ``prefill`` and ``decode`` workers serve: the smaller of both stages."""
     profile = engine()
     prefill_s = profile.prefill.prompt_s(phase.prompt_tokens, 0)
     context_tokens = RUNNING_MAX * (phase.prompt_tokens + phase.output_tokens / 2)
@@ -124,7 +124,7 @@ def _drawn(name: str, parts: Sequence[_Arrivals], seed: int) -> Workload:
 
 
 def config(prefill: int, *, convertible: bool, seed: int = 1) -> SimulationConfig:
-    """So many of `WORKERS` prefill, at the start if they are convertible."""
+    """A fleet of `WORKERS` of which ``prefill`` prefill, at the start if they are convertible."""
 
     def group(role: Role, workers: int) -> WorkerGroup:
         return WorkerGroup(name=role, profile=engine(), count=workers, role=role, convertible=convertible)

@@ -54,7 +54,7 @@ def arrivals_s(
 
 
 def _until(session: Session, times_s: list[float], end_s: float) -> Session:
-    """The session without what comes after a time; nobody waits for what is left out."""
+    """The session without requests after a time; no request waits for a left-out one."""
     number: dict[int, int] = {}
     requests: list[SimRequest] = []
     for index, (request, at_s) in enumerate(zip(session.requests, times_s, strict=True)):

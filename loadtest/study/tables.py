@@ -136,7 +136,7 @@ def interval(ratio: Interval) -> str:
 
 
 def verdict(compared: Comparison) -> str:
-    """A verdict in words; who is faster, if somebody is."""
+    """A verdict in words; the faster policies, if any."""
     match compared.told:
         case Told.SLOWER:
             return f"**slower than {', '.join(compared.faster)}**"

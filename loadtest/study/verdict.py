@@ -73,7 +73,7 @@ class Verdict:
     """One scenario, which is a cell without a rule.
 
     Attributes:
-        answered_share: Of the default's requests, 0 to 1; the others expired in its queue.
+        answered_share: Share of the default's requests, 0 to 1; the others expired in its queue.
         share_of_pooled: The default's reuse over that of one LRU cache as large as all; NaN if that is 0.
         floor_s: Mean time to first token with infinite caches and no queue.
     """

@@ -27,7 +27,7 @@ KEPT = ROOT / ".unchanged"
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Do what the arguments say; the exit status is 1 if a fact differs or cannot be had."""
+    """Run the command; the exit status is 1 if a fact differs or cannot be had."""
     options = _parser().parse_args(arguments)
     console = Console(stderr=True)
     try:

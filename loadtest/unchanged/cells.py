@@ -53,7 +53,7 @@ class Kind:
     """A kind of traffic and the fleet that serves it.
 
     Attributes:
-        file: Of the recorded traffic; empty if it is drawn.
+        file: Name of the recorded traffic; empty if it is drawn.
         load: Reads or draws it, from the folder of the traces and with a seed.
     """
 

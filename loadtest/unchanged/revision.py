@@ -66,7 +66,7 @@ def same_decisions(one: str, other: str, listed: Collection[Revision] | None = N
 
 
 def confirmed(path: Path = SAME, *, replicas: int = 1) -> list[Revision]:
-    """Read the revisions that decide the same with so many replicas; none without a file."""
+    """Read the revisions that decide the same with ``replicas``; none without a file."""
     lines = path.read_text().splitlines() if path.exists() else []
     listed = [line.split() for line in lines]
     return [Revision(*words[:2]) for words in listed if replicas == 1 or ALONE not in words]

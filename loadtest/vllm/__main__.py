@@ -1,7 +1,7 @@
 """Real engines on this machine: vLLM for CPUs with tiny models.
 
     python -m loadtest.vllm install                 once, three to five minutes
-    python -m loadtest.vllm models                  make the tiny models anew
+    python -m loadtest.vllm models                  make the tiny models again
     python -m loadtest.vllm serve gemma3 --count 2  engines until Ctrl-C, and how to reach them
 
 They are in ~/.cache/cacheway/engines, or where CACHEWAY_ENGINES says.
@@ -23,7 +23,7 @@ FAILED = 1
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Do what is asked; the status is 1 if an engine cannot be had."""
+    """Run the command; the status is 1 if an engine cannot be had."""
     given = sys.argv[1:] if arguments is None else list(arguments)
     end = given.index("--") if "--" in given else len(given)
     options = _parser().parse_args(given[:end], argparse.Namespace(flags=given[end + 1 :]))

@@ -1,4 +1,4 @@
-"""A vLLM that answers somewhere on this machine, whoever started it, and what it says of itself."""
+"""A running vLLM on this machine, started by any process, and its own description."""
 
 from typing import Self
 

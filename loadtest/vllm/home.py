@@ -57,7 +57,7 @@ class EnginesHome:
         return self.folder / "models"
 
     def installed(self) -> dict[str, str]:
-        """Return what is installed, versions by package; empty if nothing is, or not wholly."""
+        """Return the versions of installed packages; empty if none is installed, or not all are."""
         try:
             stamp = json.loads(self._stamp.read_bytes())
         except (OSError, ValueError):

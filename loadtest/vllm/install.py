@@ -145,7 +145,7 @@ class _Installation:
 
 
 def requirements(wheel: Path) -> list[str]:
-    """Return what a wheel of vLLM requires and is installed here, as lines of pip."""
+    """Return the requirements of a wheel of vLLM that are installed here, as lines of pip."""
     with zipfile.ZipFile(wheel) as archive:
         (name,) = (name for name in archive.namelist() if name.endswith(".dist-info/METADATA"))
         metadata = email.message_from_bytes(archive.read(name))

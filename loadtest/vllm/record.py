@@ -26,7 +26,7 @@ PROMPT_TOKENS_MAX = 300
 SEED = 9
 
 QUIET_S = 0.5
-"""Nothing more comes of a request when its answer has, and then nothing for so long."""
+"""A request is over when its answer has come, and then nothing more for this time."""
 
 
 class Step(msgspec.Struct, array_like=True, frozen=True):
@@ -65,7 +65,7 @@ class Recorder:
     client: httpx.AsyncClient
 
     async def record(self, requests: int) -> list[Step]:
-        """Ask so many requests."""
+        """Send a number of requests."""
         import zmq
         import zmq.asyncio
 

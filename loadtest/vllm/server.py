@@ -150,7 +150,7 @@ class VllmServer(VllmEngine):
             raise
 
     async def stop(self) -> None:
-        """End it as an operator does (SIGTERM), and kill what is left after a while."""
+        """End it as an operator does (SIGTERM), and kill its remaining processes after a while."""
         if self._process is not None:
             await self._process.end(STOP_TIMEOUT_S)
             self._end_group()
@@ -260,6 +260,6 @@ class VllmServer(VllmEngine):
         return "\n".join([f"{self.name} {what}" + "".join(f"; {each}" for each in advice), self.log_end()])
 
     def _end_group(self) -> None:
-        """Kill what is left of its session; nothing else can be in it."""
+        """Kill the remaining processes of its session; nothing else can be in it."""
         with contextlib.suppress(ProcessLookupError, PermissionError):
             os.killpg(self.pid, signal.SIGKILL)

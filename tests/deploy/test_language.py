@@ -32,6 +32,7 @@ def test_a_sentence_that_hides_its_actor_is_found(sentence: str) -> None:
         "What does a client see?",
         "The worker reports what it holds.",
         "A field named `nobody` passes.",
+        "See [the seed of hashes](0059-hashes-have-a-seed-that-nobody-can-guess.md).",
         "So the replica waits.",
     ],
 )

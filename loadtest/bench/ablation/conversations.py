@@ -49,7 +49,7 @@ class Shape:
 
     Attributes:
         agents: At work at the same time.
-        conversations: Of each agent, one after the other.
+        conversations: Number per agent, one after the other.
         start_window_s: Agents start at uniform random times in it.
         applications: Number of shared system prompts.
         system_tokens: Range.
@@ -80,7 +80,7 @@ class Shape:
 
 @dataclass(frozen=True, slots=True)
 class Agent:
-    """One agent at work: a `loadtest.replay.Script` that says the same whatever it is answered."""
+    """One agent at work: a `loadtest.replay.Script` whose requests do not depend on the answers."""
 
     start_s: float
     planned: tuple[Turn, ...] = field(repr=False)

@@ -60,7 +60,7 @@ async def empty(engines: Sequence[VllmEngine]) -> None:
             try:
                 async with asyncio.timeout(RESET_TIMEOUT_S):
                     reset_url = f"{engine.url}/reset_prefix_cache"
-                    while not (await client.post(reset_url)).json()["success"]:  # noqa: ASYNC110 - it tells nobody
+                    while not (await client.post(reset_url)).json()["success"]:  # noqa: ASYNC110 - it has no event
                         await asyncio.sleep(0.05)
                     step = {"model": MODEL_NAME, "prompt": "a", "max_tokens": 1}
                     (await client.post(f"{engine.url}/v1/completions", json=step)).raise_for_status()

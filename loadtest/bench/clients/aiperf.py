@@ -28,7 +28,7 @@ SESSIONS = 3
 """Conversations that take turns: each request repeats the blocks of the one before, and adds one."""
 
 SESSION_BLOCKS = 4
-"""Then a conversation begins anew."""
+"""Then a conversation restarts."""
 
 
 class Aiperf:

@@ -19,7 +19,7 @@ class Load:
     """Streamed completions, some with a common start.
 
     Attributes:
-        url: Of the gateway, without a path.
+        url: URL of the gateway, without a path.
         tokenizer: Folder.
         concurrency: Requests at a time, for clients with a closed loop.
         rate_per_s: For clients with an open loop.

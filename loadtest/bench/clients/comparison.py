@@ -58,7 +58,7 @@ class Comparison:
                 ("prompt tokens", engines.prompt_tokens, counted.prompt_tokens),
                 ("cached tokens", engines.cached_tokens, counted.cached_tokens),
             )
-            if theirs != ours and not counted.left  # whose client left had tokens, but nobody was told
+            if theirs != ours and not counted.left  # its client left before the tokens were reported
         ]
 
     @property

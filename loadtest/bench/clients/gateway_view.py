@@ -14,7 +14,7 @@ from prometheus_client.parser import text_string_to_metric_families
 
 TIMEOUT_S = 20.0
 DECISIONS_MAX = 500
-"""That the admin API lists at a time."""
+"""Decisions that the admin API lists at a time."""
 
 GENERATING = ("/v1/chat/completions", "/v1/completions", "/v1/responses", "/v1/messages")
 
@@ -24,7 +24,7 @@ class Mark:
     """State at a moment.
 
     Attributes:
-        sums: Of the metrics, by name.
+        sums: Sums of the metrics, by name.
         completed: Requests that generated something and completed.
         left: Requests whose client left.
         cursor: The newest decision.

@@ -20,7 +20,7 @@ REPORT = "summary_lifecycle_metrics.json"
 VERSION = "0.7.0"
 
 GROUPS = 2
-"""Groups of prompts that begin alike."""
+"""Groups of prompts with a common prefix."""
 
 
 class InferencePerf:
@@ -36,7 +36,7 @@ class InferencePerf:
     variables: Mapping[str, str] = OFFLINE
 
     def command(self, program: Path, load: Load, folder: Path) -> list[str]:
-        """A constant rate of text completions, in groups that begin alike."""
+        """A constant rate of text completions, in groups with a common prefix."""
         configuration = folder / CONFIGURATION
         configuration.write_text(json.dumps(_configured(load, folder), indent=1))
         return [str(program), "--config_file", str(configuration)]

@@ -21,7 +21,7 @@ class OpenAiSdk:
     variables: Mapping[str, str] = {}
 
     def command(self, program: Path, load: Load, folder: Path) -> list[str]:
-        """A closed loop of chats that begin alike."""
+        """A closed loop of chats with a common prefix."""
         return [
             *(str(program), str(PROGRAM), "--url", load.url, "--model", load.model),
             *("--requests", str(load.requests), "--concurrency", str(load.concurrency)),

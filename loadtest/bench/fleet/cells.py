@@ -4,7 +4,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 
 AMPLE_TOKENS, TIGHT_TOKENS, TIGHTEST_TOKENS = 1_500_000, 600_000, 300_000
-"""Of each worker's cache. Eight ample ones hold the working set of 48 agents, tight ones do not."""
+"""Sizes of a worker's cache. Eight ample ones hold the working set of 48 agents, tight ones do not."""
 
 USERS = (24, 48, 96)
 REPLICA_USERS = 48
@@ -39,7 +39,7 @@ class Cell:
 
     Attributes:
         users: Agents at work; 0 for conversations.
-        cache_tokens: Of each worker.
+        cache_tokens: Cache per worker, tokens.
         replicas: Copies of the router.
     """
 

@@ -54,7 +54,7 @@ class FleetLoadReport(msgspec.Struct, frozen=True):
     """Results; times in trace seconds.
 
     Attributes:
-        ideal_hit_ratio: Of one infinite cache.
+        ideal_hit_ratio: Hit ratio of one infinite cache.
         late_s: Mean time from when a request was due to when it was sent.
         wall_s: Real time of all.
         cpu_s: CPU of the load generator in that time.
@@ -101,7 +101,7 @@ class _Connection(asyncio.Protocol):
             self._first_s = time.perf_counter()
 
     def on_message_complete(self) -> None:
-        assert self.done is not None, "an answer that nobody asked for"
+        assert self.done is not None, "an answer without a request"
         if not self.done.done():
             self.done.set_result((self._parser.get_status_code(), self._first_s))
 

@@ -20,7 +20,7 @@ class Outcome(msgspec.Struct, frozen=True, kw_only=True):
         seconds: Trace time in which requests were sent.
         speed: Trace seconds in a second.
         hit_ratio: Cached prompt tokens over all.
-        ideal_hit_ratio: Of one infinite cache.
+        ideal_hit_ratio: Hit ratio of one infinite cache.
         imbalance: Prefill time of the busiest worker over the mean.
         late_s: Mean delay of a request or a first token by the bench itself, the greater of both.
         busy_ratio: Share of the machine's CPU time that was not idle.

@@ -95,7 +95,7 @@ class Traces:
 
         Args:
             users: Agents at work at the same time; 0 for conversations.
-            seed: Of the order of the sessions.
+            seed: Seed of the order of the sessions.
             start_s: Start of the window of conversations in the trace.
             seconds: Trace time in which requests are sent.
 
@@ -167,7 +167,7 @@ class Texts:
 
 
 class Ideal:
-    """Reuse by one endless cache that everybody shares, counted in blocks."""
+    """Reuse by one endless cache that all workers share, counted in blocks."""
 
     def __init__(self) -> None:
         self.blocks = self.reused = 0

@@ -49,7 +49,7 @@ class WorkerPlan(msgspec.Struct, frozen=True):
     """Workers of one run; times in trace time.
 
     Attributes:
-        cache_tokens: Of each worker, like ``prefill_tokens_per_s``.
+        cache_tokens: Per worker, like ``prefill_tokens_per_s``.
         speed: Trace seconds in a second.
         fixed_s: Part of a prefill that does not depend on its length.
         token_s: Decode time of one token.

@@ -40,7 +40,7 @@ class Repetition:
         per_s: Completed requests per second.
         p50_ms: Latency of a whole request.
         chunk_p50_ms: From the engine's send to the client's receive of a chunk; None without streams.
-        rss_mib: Of the process tree at the end.
+        rss_mib: Memory of the process tree at the end, MiB.
     """
 
     peer: str

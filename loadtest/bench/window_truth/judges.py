@@ -69,7 +69,7 @@ class Predicted:
 
 
 class Judge(Protocol):
-    """Predicts, and learns what was sent."""
+    """Predicts, and learns sent prompts."""
 
     def predict(self, prompt: tuple[int, ...]) -> Predicted:
         """Predicted reuse of a prompt that comes now; changes nothing."""

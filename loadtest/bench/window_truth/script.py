@@ -26,7 +26,7 @@ Kind = Literal["new", "repeat", "extend", "fork", "refork", "continue", "branch"
 KINDS: tuple[Kind, ...] = get_args(Kind)
 
 ANSWERED: tuple[Kind, ...] = ("continue", "branch")
-"""Kinds that come back to what was decoded: from requests alone nobody knows what an engine keeps of it."""
+"""Kinds that come back to decoded tokens: requests alone do not tell which of them an engine keeps."""
 
 WEIGHTS: Mapping[Kind, int] = {
     "new": 3,

@@ -52,7 +52,7 @@ class Shipment(Port):
     """KV under way."""
 
     def computed(self, prefill_s: float) -> None:
-        """Its prefill is over, and took so long. Only for a load that was not whole; comes once."""
+        """Its prefill is over, and took ``prefill_s``. Only for a load that was not whole; comes once."""
 
     def cancel(self) -> None:
         """Give it up; idempotent."""

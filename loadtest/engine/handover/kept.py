@@ -96,7 +96,7 @@ class KeptKv:
             self._release(entry.job)
 
     def close(self) -> None:
-        """Forget everything; nobody is told."""
+        """Forget everything without a notice."""
         for entry in self._kept.values():
             entry.lease.cancel()
         for asked in self._asked.values():

@@ -59,7 +59,7 @@ class Transfers:
     """KV that goes from this engine to another.
 
     Attributes:
-        kv_bytes: Bytes of a sequence of so many tokens.
+        kv_bytes: Bytes of a sequence by its tokens.
         prefill_s: Seconds of prefilling uncached tokens behind cached ones.
         layers: Layers that a transfer is pipelined over.
     """
@@ -87,7 +87,7 @@ class Counters:
 
     Attributes:
         received_tokens: Prompt tokens whose KV came from another engine.
-        transfer_bytes: Of each transfer.
+        transfer_bytes: Bytes of each transfer.
         transfer_s: From the request for KV to its arrival.
         unmet: Legs whose other leg, or its engine, was not found.
         expired: Requests whose KV was not fetched in time.
@@ -213,7 +213,7 @@ class DecodeLegs:
                 self.abort(job)
 
     def close(self) -> None:
-        """Give up all legs; nobody is told."""
+        """Give up all legs without a notice."""
         for leg in self._legs.values():
             if leg.task is not None:
                 leg.task.cancel()

@@ -166,7 +166,7 @@ class PrefillRooms:
             self._fail(number, "transfer", "Aborted by AbortReq.")
 
     def _serve(self, request: Request, answer: Answer) -> None:
-        """The bootstrap server's API, and ``POST /kv`` for what the engines say to each other beside it."""
+        """The bootstrap server's API, and ``POST /kv`` for the engines' own messages beside it."""
         match request.method, request.path:
             case "GET", "/health":
                 answer.send(200, b"OK", _TEXT)
@@ -267,7 +267,7 @@ class PrefillRooms:
         )
         leg.outcome.failed(job, 500, message)
         if room.shipment is not None and room.decode is not None:
-            # Whoever sends KV tells its receiver when that fails (disaggregation/mooncake/conn.py).
+            # The sender of KV tells its receiver of a failure (disaggregation/mooncake/conn.py).
             room.decode.answer.send(200, orjson.dumps({"failed": reason}))
 
     def _forget(self, number: int) -> None:
@@ -289,7 +289,7 @@ class DecodeRooms:
         self._legs = DecodeLegs(worker, self.counters)
 
     async def open(self, host: str) -> None:
-        """See `Handover`; nobody comes here."""
+        """See `Handover`; never called here."""
 
     def close(self) -> None:
         """See `Handover`."""

@@ -14,7 +14,7 @@ waits for room), after 480 s with Mooncake (nixl/base_scheduler.py, pull_schedul
 Failures, as observed on vLLM 0.32 with NIXL:
 
     no params, or not all of them            the decode engine computes the prompt itself
-    unknown engine id, nobody at the port    500; the blocks stay until their lease is over
+    unknown engine id, no engine at the port 500; the blocks stay until their lease is over
     wrong port after an earlier hand-shake   no matter, the engine is known by its id
     wrong request id                         the answer is right; the blocks stay until their lease is over
     prefill leg aborted before its end       nothing is kept, no params
@@ -75,7 +75,7 @@ class Fetch:
 
     Attributes:
         port: Its side channel or bootstrap port.
-        cached_tokens: Of the prompt in that engine; None if the leg does not say.
+        cached_tokens: Cached prompt tokens in that engine; None if the leg does not say.
     """
 
     engine_id: str
@@ -237,7 +237,7 @@ class KvTransfers:
         }
 
     def _new_ids(self, tokens: int, group: CacheGroup) -> list[int]:
-        """Ids that nobody looks at, as many as the group sends: all blocks, a window's, or one state."""
+        """Arbitrary ids, as many as the group sends: all blocks, a window's, or one state."""
         blocks = -(-tokens // self._block_tokens)
         if group.window_tokens is not None:
             blocks = min(blocks, -(-group.window_tokens // self._block_tokens) + 1)

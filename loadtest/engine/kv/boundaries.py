@@ -1,4 +1,4 @@
-"""Conditions for going on from a boundary, besides full-attention KV.
+"""Conditions for going on from a boundary, beside full-attention KV.
 
 Full attention goes on from any block, a sliding-window layer needs the window before the boundary, a linear
 layer its state at the boundary. `KvCache` asks one of these rules and tells it of changes:
@@ -58,7 +58,7 @@ class Boundaries:
         """
 
     def decoded(self, lease: Lease, tokens: int) -> None:
-        """Note that so many tokens of prompt and answer are computed."""
+        """Note that ``tokens`` of prompt and answer are computed."""
 
     def closed(self, lease: Lease) -> None:
         """All of the sequence is inserted and ends at ``lease.node``; the request is about to end."""

@@ -124,7 +124,7 @@ class KvCache:
         return self._boundaries.usable(path, matched)[1] * self._size, matched * self._size
 
     def admit(self, lease: Lease, now_s: float) -> bool:
-        """Match a request, lock what it reuses and reserve room for the rest.
+        """Match a request, lock the reused blocks and reserve room for the rest.
 
         False, without a change, if there is none.
         """
@@ -136,7 +136,7 @@ class KvCache:
         on_device, usable = self._boundaries.usable(path, matched)
         while path and path[-1].start >= usable:
             path.pop()
-        # What is on the device, and what is locked, are heads of the path.
+        # The device blocks and the locked blocks are heads of the path.
         missing = usable - _reach(path, usable, _on_device)
         unlocked = usable - missing - min(usable - missing, _reach(path, usable, _locked))
         rest = lease.prompt_tokens + lease.output_tokens - usable * self._size
@@ -173,12 +173,12 @@ class KvCache:
         return True
 
     def computed(self, lease: Lease, prompt_tokens: int, now_s: float) -> None:
-        """A step has ended: so many tokens of the prompt are computed in all."""
+        """A step has ended: ``prompt_tokens`` of the prompt are computed in all."""
         self._insert(lease, prompt_tokens, now_s, final=False)
         self.device.make_room()
 
     def decoded(self, lease: Lease, tokens: int, now_s: float) -> None:
-        """Note that so many tokens of the answer are computed: may release window KV, every N tokens."""
+        """Note that ``tokens`` of the answer are computed: may release window KV, every N tokens."""
         assert lease.state == "admitted"
         self.device.operation += 1
         self._boundaries.decoded(lease, lease.prompt_tokens + tokens)
@@ -198,7 +198,7 @@ class KvCache:
         self._end(lease, now_s)
 
     def abort(self, lease: Lease, now_s: float) -> None:
-        """A request is given up, in any state; what it computed and stored stays. Idempotent."""
+        """A request is given up, in any state; its computed and stored blocks stay. Idempotent."""
         if lease.state != "ended":
             self._end(lease, now_s)
 
@@ -235,7 +235,7 @@ class KvCache:
         path, partial, position = tree.walk(lease.node, lease.blocks, end)
         if partial is not None:
             path.append(tree.split(partial, position) if position < partial.end else partial)
-        # What another request has stored meanwhile is shared, and the copy of it is freed.
+        # Blocks that another request has stored meanwhile are shared, and the copy of them is freed.
         fresh = [node for node in path if not node.device]
         node = path[-1] if path else lease.node
         if position < end:
@@ -273,7 +273,7 @@ class KvCache:
             self._tiers.ended(lease, now_s)
 
     def _join(self, node: Node) -> None:
-        """Join what the end of a request has left alike on its path."""
+        """Join the runs that are equal on the path after the end of a request."""
         while (parent := node.parent) is not None:
             if parent.swa == node.swa and not parent.locks:
                 self.tree.merge(node)

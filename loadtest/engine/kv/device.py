@@ -41,22 +41,22 @@ class TierPolicy(TreeObserver, Protocol):
         """A request was queued: start its prefetch and set ``lease.ready_s``."""
 
     def settle(self, lease: Lease, now_s: float) -> None:
-        """It is about to be matched: hang what its prefetch brought into the tree, as host-only nodes."""
+        """It is about to be matched: add its prefetched blocks to the tree, as host-only nodes."""
 
     def reused(self, lease: Lease, now_s: float) -> None:
         """It was admitted and reuses the path to its node; sets ``pool_tokens``."""
 
     def load(self, lease: Lease, full_blocks: int, window_blocks: int, now_s: float) -> None:
-        """Copy so many blocks of full and of window KV to the device; sets ``load_bytes``."""
+        """Copy blocks of full and of window KV to the device; sets ``load_bytes``."""
 
     def stored(self, lease: Lease, node: Node, now_s: float) -> None:
-        """A prefill, or an answer, has ended at a node: what is new on its path may be copied to the host."""
+        """A prefill, or an answer, has ended at a node: new blocks on its path may be copied to the host."""
 
     def leaving(self, node: Node, group: Group) -> None:
         """The device copy of a run is about to go; last chance to copy it."""
 
     def ended(self, lease: Lease, now_s: float) -> None:
-        """The request is over, in whatever state it was."""
+        """The request is over, in any state."""
 
     def clear(self) -> None:
         """Drop all host copies that are not in use."""
@@ -182,7 +182,7 @@ class Device:
             walk = walk.parent
 
     def unlock_window(self, node: Node, blocks: int) -> None:
-        """Undo `lock_window`; what nobody else locks can be evicted."""
+        """Undo `lock_window`; blocks without another lock can be evicted."""
         start = node.end - blocks
         walk = node
         while blocks and walk.end > start:
@@ -206,14 +206,14 @@ class Device:
             walk = walk.parent
 
     def retire_window(self, node: Node) -> None:
-        """Free the window KV of a run that nobody locks; it becomes a tombstone."""
+        """Free the window KV of an unlocked run; it becomes a tombstone."""
         if self._tiers is not None:
             self._tiers.leaving(node, "sliding_window")
         node.swa = False
         self.swa.held -= node.blocks * self._size
 
     def make_room(self) -> None:
-        """Evict until what is held and reserved fits. What is locked and reserved must fit."""
+        """Evict until the held and reserved blocks fit. The locked and reserved ones must fit."""
         if self.full.free < 0:
             self._evict(-self.full.free)
         while self.swa.free < 0:

@@ -49,7 +49,7 @@ class HostMemory:
 
     def split(self, upper: Node, lower: Node) -> None:
         """See `TreeObserver`."""
-        # The lower part is what was pinned, and it keeps the upper one from being a leaf.
+        # The lower part was pinned, and it keeps the upper one from being a leaf.
         upper.host_locks = 0
         if lower.host_swa:
             self._windows.add(upper.host_swa_used, upper)
@@ -97,7 +97,7 @@ class HostMemory:
         return True
 
     def make_room(self, tokens: int) -> bool:
-        """Evict until so much is free in the full pool, or nothing more can be."""
+        """Evict until ``tokens`` are free in the full pool, or nothing more can be evicted."""
         if tokens > self.full.capacity:
             return False
         while (missing := tokens - self.full.free) > 0:
@@ -115,7 +115,7 @@ class HostMemory:
         return True
 
     def make_window_room(self, tokens: int) -> bool:
-        """Evict until so much is free in the window pool, or nothing more can be."""
+        """Evict until ``tokens`` are free in the window pool, or nothing more can be evicted."""
         if tokens > self.swa.capacity:
             return False
         while tokens > self.swa.free:

@@ -59,7 +59,7 @@ class BlockSizes:
         assert (self.window_blocks > 0) == (self.window_block_bytes > 0)
 
     def n_bytes(self, blocks: int, window_blocks: int) -> int:
-        """Bytes of so many blocks, of which so many have window data."""
+        """Bytes of ``blocks``, of which ``window_blocks`` have window data."""
         return blocks * self.block_bytes + window_blocks * self.window_block_bytes
 
 
@@ -99,7 +99,7 @@ class L3Settings:
         ttl_s: Lifetime of a block after its last use; None for no end.
         node_bytes_per_s: Network of a node. [guess] two 400 Gbps ports.
         disk_bytes_per_s: Reads from a node's disks. [guess] two NVMe drives.
-        latency_s: Time of a read besides its bytes: 280 us (MiMo-V2.5, 3.2, RDMA reads of 1 MB).
+        latency_s: Time of a read beside its bytes: 280 us (MiMo-V2.5, 3.2, RDMA reads of 1 MB).
         sdk_timeout_s: A client's wait for a dead node; the paper says only "short". [guess]
         detection_s: Time from a failure to the ring without the node: missed heartbeats. [guess]
         group_tokens: Common first tokens of a group of requests that name no session. [guess]
@@ -158,7 +158,7 @@ class L3Pool(Protocol):
     """Port of an `L3Client`.
 
     Blocks are the packed chained hashes of a sequence from its start; ``session`` names the session that it
-    belongs to, empty if nobody knows.
+    belongs to, empty if unknown.
     """
 
     @property
@@ -201,7 +201,7 @@ class L3Pool(Protocol):
         now_s: float,
         session: bytes = b"",
     ) -> Stored:
-        """Write what is absent of a span of blocks, with the window data of some spans in it.
+        """Write the absent blocks of a span, with the window data of some spans in it.
 
         Of a session a pool may take what it lacks before the span, too: the writer has it.
         """
@@ -218,10 +218,10 @@ class L3Pool(Protocol):
         """Make blocks the most recently used without reading them."""
 
     def fail(self, node: int, now_s: float, *, lost: bool = True) -> None:
-        """A node stops answering; ``lost`` if what it held is gone for good."""
+        """A node stops answering; ``lost`` if its blocks are gone for good."""
 
     def drain(self, node: int, now_s: float) -> None:
-        """A node leaves as planned: everybody knows at once."""
+        """A node leaves as planned: all clients know at once."""
 
     def recover(self, node: int, now_s: float) -> None:
         """A node is back."""
@@ -385,7 +385,7 @@ class GroupedPool:
             self._nodes[node].store.clear()
 
     def drain(self, node: int, now_s: float) -> None:
-        """See `L3Pool`; what it holds of sessions moves to the other nodes."""
+        """See `L3Pool`; its sets of sessions move to the other nodes."""
         self._look(now_s)
         if node in self._failed:
             return
@@ -397,7 +397,7 @@ class GroupedPool:
         self._nodes[node].store.clear()
 
     def recover(self, node: int, now_s: float) -> None:
-        """See `L3Pool`; its sessions come back with what was written meanwhile."""
+        """See `L3Pool`; its sessions come back with the blocks written meanwhile."""
         self._nodes[node].failed_s = inf
         self._failed.discard(node)
         self._absent.discard(node)

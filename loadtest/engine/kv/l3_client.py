@@ -54,7 +54,7 @@ class L3Client:
         replicated: Every rank needs all of each block (MLA): one rank writes, and each reads.
         read_bytes_per_s: The worker's network: 170 GB/s by RDMA into host memory, about 350 GB/s straight
             into device memory (MiMo-V2.5, 3.2).
-        seed: Of the blocks that single ranks miss (`L3Settings.rank_loss_ratio`).
+        seed: Draws the blocks that single ranks miss (`L3Settings.rank_loss_ratio`).
     """
 
     def __init__(
@@ -122,7 +122,7 @@ class L3Client:
         now_s: float,
         session: bytes = b"",
     ) -> None:
-        """Write what the pool does not have."""
+        """Write the blocks that the pool does not have."""
         stored = self.pool.store(self._space, blocks, start_block, end_block, windows, now_s, session)
         self.written_blocks += stored.blocks
         self.written_bytes += self.pool.sizes.n_bytes(stored.blocks, stored.window_blocks)
@@ -130,7 +130,7 @@ class L3Client:
     def keep_alive(
         self, blocks: bytes, start_block: int, end_block: int, now_s: float, session: bytes = b""
     ) -> None:
-        """Tell the pool that blocks are in use here, though nobody reads them there."""
+        """Tell the pool that blocks are in use here, though no worker reads them there."""
         self.pool.touch(self._space, blocks, start_block, end_block, now_s, session)
 
     def _rank_hit(self) -> int:

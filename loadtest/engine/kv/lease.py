@@ -19,12 +19,12 @@ class Lease:
 
     Attributes:
         blocks: Packed hashes of the full blocks of the prompt; of prompt and answer once closed.
-        session: Name of its session, by which a shared pool places it; empty if nobody knows.
+        session: Name of its session, by which a shared pool places it; empty if unknown.
         output_tokens: Longest answer.
         ready_s: Earliest time of admission; no later than the opening if nothing is awaited.
         device_tokens: Prompt tokens reused from the device; known from admission on, as the following.
         host_tokens: Tokens beyond them, loaded from the host.
-        pool_tokens: Of these, those that came from the shared pool.
+        pool_tokens: The part of ``host_tokens`` that came from the shared pool.
         load_bytes: Bytes to copy from the host to the device, which overlaps with the prefill.
         node: End of the locked path, while admitted.
         end: Blocks of its sequence in the tree.

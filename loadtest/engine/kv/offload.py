@@ -1,4 +1,4 @@
-"""Writing back what a decode worker computed: answers, for the next turns that other workers prefill.
+"""Writing back a decode worker's blocks: answers, for the next turns that other workers prefill.
 
     prefill worker ──hand-over──> decode worker ──answer ends──> shared pool ──prefetch──> any prefill worker
 

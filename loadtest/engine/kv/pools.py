@@ -30,7 +30,7 @@ class Pool:
 
     @property
     def free(self) -> int:
-        """Room that nobody has; negative in the middle of an operation that must evict."""
+        """Free room; negative in the middle of an operation that must evict."""
         return self.capacity - self.held - self.reserved
 
     @property

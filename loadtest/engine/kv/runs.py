@@ -9,7 +9,7 @@ while its tail is kept. A prompt of 800K tokens would be 12,500 dictionary entri
 
 * A *run* is blocks without a branch; runs form a tree. Hashes are chained, so a look-up compares one per run.
 * A *piece* is neighbouring blocks of a run with one last use, in one tier. Using a range makes it one piece,
-  so a path has few, whatever the number of turns that wrote them.
+  so a path has few, for any number of turns that wrote them.
 * Sliding-window layers keep data for few blocks only: spans within present pieces, evicted with them.
 * Blocks lost inside a piece (the memory that held them failed) are its *holes*, until written again.
 * Least recently used pieces go first, memory to disk, disk to nowhere; of a piece its tail first, since
@@ -124,7 +124,7 @@ class RunStore:
         return from_disk
 
     def touch(self, space: bytes, blocks: bytes, start: int, end: int, now_s: float) -> None:
-        """Make what is present the most recently used, where it is."""
+        """Make the present blocks the most recently used, in their tier."""
         self._expire(now_s)
         self._use(space, blocks, start, end, now_s)
 

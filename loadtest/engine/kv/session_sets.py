@@ -19,7 +19,7 @@ SHARE = 1.05
 """Most sets of a node over the mean. [guess] the paper names none."""
 
 SETS_MAX = 1 << 16
-"""Sets remembered; of more, the least recently used is placed anew when it comes again."""
+"""Sets remembered; beyond it the least recently used is placed again when it returns."""
 
 CHAINS_MAX = 4
 """Prompts of a set that move with it: a session and the newest of its subagents."""

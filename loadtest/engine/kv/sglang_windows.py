@@ -4,13 +4,13 @@
                           c1        c2           prompt      answer
 
 * A chunk goes into the tree with the window before its end, in whole pages, and a page more if the chunk ends
-  with a page (``mem_cache/common.py``, ``free_swa_out_of_window_slots``). What lies before is a tombstone.
+  with a page (``mem_cache/common.py``, ``free_swa_out_of_window_slots``). The part before is a tombstone.
   Windows of former chunk ends, and of the prompt's, stay until they are evicted.
-* The *branch*: where a prompt left what the engine holds, if it could not go on from there. The chunk that
+* The *branch*: where a prompt left the engine's blocks, if it could not go on from there. The chunk that
   passes it goes into the tree only so far, with the window there; its rest comes with the next one
-  (``prepare_for_caching_req``). So of a prompt whose last chunk passes its branch no window is kept at the
-  end: its rest comes with the answer.
-* An answer goes into the tree with all that the request has not freed: it frees what is W and N tokens
+  (``prepare_for_caching_req``). So no window is kept at the end of a prompt whose last chunk passes its
+  branch: its rest comes with the answer.
+* An answer goes into the tree with all that the request has not freed: it frees blocks W and N tokens
   behind, N at a time (``managers/schedule_batch.py``, ``_swa_eviction_trigger``).
 * Windows at multiples of ``retained_interval_tokens`` stay, too (MiMo-V2.5, arXiv:2607.13095, 3.1.4; not in
   the released SGLang).
@@ -70,7 +70,7 @@ class SglangWindows(Windows):
         device.touch_window(lease.node)
 
     def _slide(self, lease: Lease, held: int, tokens: int) -> None:
-        """Free what is behind the window of a sequence of ``tokens``; the tree holds ``held`` blocks of it.
+        """Free blocks behind the window of a sequence of ``tokens``; the tree holds ``held`` blocks of it.
 
         An answer slides N tokens at a time, after each token that takes it so far.
         """

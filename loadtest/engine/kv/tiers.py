@@ -95,7 +95,7 @@ class HiCacheSettings:
             raise ValueError("a timeout cannot be negative")
 
     def timeout_s(self, tokens: int) -> float:
-        """Longest wait of a request for a prefetch of so many tokens."""
+        """Longest wait of a request for a prefetch of ``tokens``."""
         match self.prefetch_policy:
             case "best_effort":
                 return 0.0

@@ -12,7 +12,7 @@
 * *Release*, when the request moves on (`CacheRules.swa_release`). ``window`` is vLLM's retention by positions
   (``v1/core/single_type_kv_cache_manager.py``, ``cache_blocks``, ``reachable_block_mask``): with a retention
   interval, 0 included, it keeps windows at the multiples of the interval, at the end of the prompt, and where
-  the prompt left a known sequence (the shared-prefix junction). What is kept goes in its turn of the LRU
+  the prompt left a known sequence (the shared-prefix junction). Kept windows go in their turn of the LRU
   order only. SGLang's is `SglangWindows`. ``pressure`` is vLLM's dense checkpointing, and SGLang's rule up
   to 0.5.16 (``swa_radix_cache.py``, ``cache_unfinished_req``): whole chunks stay until evicted.
 * *Answers* of SGLang are released but for the last W tokens and a block (``mem_cache/common.py``,
@@ -20,7 +20,7 @@
 * *Decode.* Once the window has left the prompt, checked every N tokens, its KV there is unlocked, and freed
   at once where nothing else continues it (``swa_radix_cache.py``, ``dec_swa_lock_only``).
 
-Tombstones that a request passes are computed anew, and so healed.
+Tombstones that a request passes are computed again, and so healed.
 """
 
 from loadtest.engine.kv.boundaries import Boundaries
@@ -146,7 +146,7 @@ class Windows(Boundaries):
         lease.swa_reserved = wanted
 
     def _kept_from(self, tokens: int) -> int:
-        """First block whose window KV a request keeps that has come to so many tokens."""
+        """First block whose window KV a request of ``tokens`` keeps."""
         return max(0, tokens - self._tail_tokens) // self._size
 
     def _kept_ends(self, lease: Lease, start: int, end: int) -> list[int]:
@@ -200,7 +200,7 @@ class Windows(Boundaries):
         self._free(node, start, end, since)
 
     def _free(self, node: Node, start: int, end: int, since: int) -> None:
-        """Free window KV that nobody locks and nobody has used since an operation."""
+        """Free window KV that is not locked and was not used since an operation."""
         if start >= end:
             return
         walk = node

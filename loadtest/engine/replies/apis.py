@@ -23,7 +23,7 @@ class Api:
     """One API.
 
     Attributes:
-        prefix: Of the ids of its answers.
+        prefix: Prefix of the ids of its answers.
         read: Makes an `Intake`; raises `RequestRefused`.
         streams: Answers may be streams.
         native: SGLang's own API, not OpenAI's or Anthropic's.

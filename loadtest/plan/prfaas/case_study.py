@@ -133,7 +133,7 @@ class CaseStudy:
         return ThroughputModel(self.lengths, stages, mean_of_times=False)
 
     def ttft_s(self, threshold_tokens: float) -> tuple[float, float]:
-        """Mean and 90th percentile of the prefill time if what is longer than a threshold is remote."""
+        """Mean and 90th percentile of the prefill time if prompts above a threshold are remote."""
         tokens, shares = self.lengths.tokens, self.lengths.requests
         times = np.where(tokens > threshold_tokens, h200_s(tokens), h20_s(tokens))
         order = np.argsort(times, kind="stable")

@@ -75,7 +75,7 @@ def egress_bytes_per_s(instances: int, kv_bytes: float, prefill_s: float) -> flo
 
 
 def kv_bytes(tokens: Floats) -> Floats:
-    """S: what the KV of a prompt weighs."""
+    """S: bytes of a prompt's KV."""
     return (STATE_MIB + TOKENS_MIB / KI * tokens) * MIB
 
 

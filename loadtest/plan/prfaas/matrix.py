@@ -47,7 +47,7 @@ class Case:
 
 
 def cases(requests: int, users: int) -> tuple[Case, ...]:
-    """Cases to compare: so many requests of independent prompts, and so many agents."""
+    """Cases to compare: ``requests`` of independent prompts, and ``users`` agents."""
 
     def prompts(rate_per_s: float, *, bursts: bool = False) -> Callable[[int], Workload]:
         return lambda seed: lognormal_workload(requests, rate_per_s, seed=seed, bursts=bursts)
@@ -120,7 +120,7 @@ def run_matrix(
 
 
 def matrix_table(trials: Sequence[Trial]) -> Table:
-    """Costs of all fleets, and ours beside the best of those alike, and beside naive."""
+    """Costs of all fleets; ours relative to the best comparable fleet and to the naive one."""
     others = [fleet.name for fleet in ALIKE if fleet.name != OURS]
     rows = []
     for case in dict.fromkeys(trial.case for trial in trials):

@@ -43,7 +43,7 @@ def add_simulate(parser: argparse.ArgumentParser) -> None:
 
 
 def simulate_study(console: Console, options: argparse.Namespace) -> Study:
-    """Simulate, print, and write what was asked for."""
+    """Simulate, print, and write the requested files."""
     size = QUICK if options.quick else FULL
     seeds = range(1, options.seeds + 1)
     study = Study(size, list(seeds))

@@ -54,8 +54,8 @@ class Size:
     """Amount of simulation.
 
     Attributes:
-        requests: Of each trial, the first ``warmup_s`` of which are in no figure.
-        rounds: Of the bisection.
+        requests: Requests of each trial; those of the first ``warmup_s`` are in no figure.
+        rounds: Rounds of the bisection.
         users: Agents at work at the same time; each has two sessions on average.
     """
 
@@ -88,7 +88,7 @@ class Study:
     """Results so far.
 
     Attributes:
-        trials: Of the bisections, by kind of arrivals.
+        trials: Trials of the bisections, by kind of arrivals.
         curve: Trials at given rates.
         storm: Simulations with a bad link, by fleet.
         agents: Simulations of agents, by fleet and users.
@@ -111,13 +111,13 @@ class Study:
 
 
 class Progress:
-    """Hears how far a study is; this one says nothing."""
+    """Listener to a study's progress; this one prints nothing."""
 
     def begins(self, what: str, simulations: int) -> None:
-        """Announce so many simulations."""
+        """Announce a number of simulations."""
 
     def told(self, number: int, done: int, total: int) -> None:
-        """A simulation has so many requests behind it."""
+        """A simulation has ``done`` of its requests behind it."""
 
     def ended(self, what: str) -> None:
         """They are over."""

@@ -148,10 +148,10 @@ def test_a_tenant_beyond_its_limit_is_seen_in_any_minute_of_the_run() -> None:
     """The limit is 120 a minute; with Valkey restarted empty twice that may be answered."""
     more = [replace(served("overload", 10.0 + n / 100), tenant="capped") for n in range(250)]
     assert broken(run(*more[:122])) == []
-    assert broken(run(*more[:123])) == ["nobody gets more than its limit"]
+    assert broken(run(*more[:123])) == ["no tenant gets more than its limit"]
     cut = served("overload", 11.0, end=End.CUT, replica=DEAD)
     assert broken(run(*more[:240], cut, dead=DEAD)) == []
-    assert broken(run(*more[:241], cut, dead=DEAD)) == ["nobody gets more than its limit"]
+    assert broken(run(*more[:241], cut, dead=DEAD)) == ["no tenant gets more than its limit"]
 
 
 def test_what_classes_get_is_not_a_matter_of_tenants() -> None:

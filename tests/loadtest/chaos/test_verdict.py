@@ -79,7 +79,7 @@ def test_a_refusal_needs_workers_that_failed() -> None:
     refused = asked(13.0, End.REJECTED, status=429)
     assert broken(act(struck("worker killed", "e1")), refused) == []
     assert broken(act(struck("Valkey killed", "all")), refused) == [
-        "nobody is refused while workers are well"
+        "no request is refused while workers are well"
     ]
 
 

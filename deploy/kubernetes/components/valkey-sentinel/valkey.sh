@@ -1,9 +1,9 @@
 #!/bin/sh
-# valkey.sh server|sentinel   start one, as a part of what the others know
+# valkey.sh server|sentinel   start one, by the others' view of the primary
 # valkey.sh ping PORT         does it answer?
 #
-# Who is primary is asked of the Sentinels. If none answers nobody has been, and the first of PEERS is. A server that
-# comes back is thus a replica of whoever took its place, and never a second primary.
+# The Sentinels name the primary. If none answers there was none yet, and the first of PEERS becomes it. A server that
+# comes back is thus a replica of its successor, and never a second primary.
 #
 #   HOST    name of this pod, as the others call it       PEERS          names of all, the first one first
 #   LISTEN  address to listen on                          PASSWORD_FILE  of servers and Sentinels
@@ -34,7 +34,7 @@ case $1 in
       echo "requirepass $REDISCLI_AUTH"
       echo "primaryauth $REDISCLI_AUTH"
       echo "replica-announce-ip $HOST"
-      # What it holds can be rebuilt: nothing on disk, and memory bounded without evicting the log.
+      # Its data can be rebuilt: nothing on disk, and memory bounded without evicting the log.
       echo 'save ""'
       echo "appendonly no"
       echo "repl-diskless-load on-empty-db"
