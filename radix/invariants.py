@@ -28,7 +28,7 @@ def check(tree: PrefixTree) -> None:
             assert (node.end_columns.at_us == fresh.at_us).all(), "columns of ends have their times"
         assert node.run, "no run is empty"
         assert len(node.run) % HASH_BYTES == 0, "a run is whole hashes"
-        assert node.holders, "what nobody holds is gone"
+        assert node.holders, "a node without holders is gone"
         assert node.children != {}, "no empty dictionary of children"
         blocks += node.size
         nodes += 1

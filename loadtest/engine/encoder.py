@@ -116,7 +116,7 @@ class EmulatedEncoder:
                 async with asyncio.timeout(self._wait_s), self._registered:
                     await self._registered.wait_for(lambda: part in self._ranks)
             except TimeoutError:
-                return 504, {"status": "error", "message": "nobody said where it goes", "req_id": part}
+                return 504, {"status": "error", "message": "no receiver was named", "req_id": part}
         done.set()
         return 200, {"req_id": part, "embedding_len": 256 * len(fields["mm_items"]), "embedding_dim": 8}
 

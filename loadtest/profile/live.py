@@ -60,7 +60,7 @@ USUAL_TOKEN_IDS = range(1_000, 21_000)
 """Ids that every usual tokenizer knows, for engines that do not tokenize."""
 
 TOKEN_IDS_MIN = 32
-"""Fewest ids of which prompts are drawn; with fewer, prompts would begin alike and be cached."""
+"""Fewest ids of which prompts are drawn; with fewer, prompts would begin equally and be cached."""
 
 _PAIRS = " ".join(first + second for first in string.ascii_lowercase for second in string.ascii_lowercase)
 """Text of which an engine's tokenizer makes some hundred token ids."""

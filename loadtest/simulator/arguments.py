@@ -339,14 +339,14 @@ def add_queue(parser: argparse.ArgumentParser) -> None:
         type=positive,
         default=PATIENT.timeout_s,
         metavar="S",
-        help="longest wait; then a request expires [default: nobody does]",
+        help="longest wait; then a request expires [default: never]",
     )
     group.add_argument(
         "--ttft-slo-s",
         type=not_negative,
         default=0.0,
         metavar="S",
-        help="reject at once who is predicted to wait longer for the first token; 0: nobody [default 0]",
+        help="reject a request that is predicted to wait longer for its first token; 0: none [default 0]",
     )
     group.add_argument(
         "--ttft-slo-s-per-1k-tokens",

@@ -70,7 +70,7 @@ class LinkStateRules:
     wait_s_max: float = setting(
         2.0,
         "Wait for a link, or for prefill workers of the other site, above which bandwidth counts as scarce "
-        "whatever its utilisation, in seconds; and by how much the queue of one site must be longer than the "
+        "at any utilisation, in seconds; and by how much the queue of one site must be longer than the "
         "other's for seconds to overrule the threshold. The default is about what a prompt of 32K tokens "
         "takes to prefill on eight H200.",
         flag="offload-wait-secs-max",

@@ -283,7 +283,7 @@ def plan_roles(
         return RoleVerdict(f"{total:.0f} requests in the window are too few to judge by", forgets=stale)
     fleet = _Fleet.of(demand, members)
     if fleet.empty:
-        return RoleVerdict("nobody prefills or decodes here")
+        return RoleVerdict("no worker prefills or decodes here")
     now = fleet.model.best([fleet.split]).throughput
     if not fleet.decode_known:
         return RoleVerdict("nothing is known of decode yet, so only the threshold is worked out", now)

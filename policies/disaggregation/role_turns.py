@@ -112,7 +112,7 @@ def _in_the_way(
     if not rules.apply:
         return "roles are no longer changed"
     if not left[member.group, member.worker.role]:
-        return f"nobody else is left to {member.worker.role}"
+        return f"no other worker is left to {member.worker.role}"
     if too_many:
         return "too many turn at once"
     if now_us - member.worker.version[0] > rules.drain_s_max * 1e6:

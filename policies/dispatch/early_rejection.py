@@ -49,7 +49,7 @@ class ServiceLevel:
     ttft_slo_s: float = setting(
         0.0,
         "Time to first token that is promised, in seconds: a request predicted to miss it is rejected (429) "
-        "before it costs anything. 0: nobody is rejected for it.",
+        "before it costs anything. 0: no request is rejected for it.",
         flag="ttft-slo-secs",
         ge=0,
         live=True,
@@ -65,7 +65,7 @@ class ServiceLevel:
     tpot_slo_s: float = setting(
         0.0,
         "Time per output token that is promised, in seconds: a request is rejected (429) if so many would be "
-        "decoding when its prefill ends that it misses it. 0: nobody is rejected for it.",
+        "decoding when its prefill ends that it misses it. 0: no request is rejected for it.",
         flag="tpot-slo-secs",
         ge=0,
         live=True,

@@ -212,10 +212,10 @@ class RoomRules:
     )
     drain_s_max: float = setting(
         0.0,
-        "Predicted time that what waits for a model will take its workers, in seconds; more requests are "
-        "rejected. An overload is forgotten after so long: 10 recovers in ten seconds, and rejects more of a "
-        "burst. 0 turns the bound off, which is the default, because nobody is sent away for a prediction "
-        "unless you ask for it.",
+        "Predicted time that the workers of a model need for its waiting requests, in seconds; further "
+        "requests are rejected. It bounds how long an overload lasts: 10 recovers in ten seconds, and rejects "
+        "more of a burst. 0, the default, turns the bound off: the gateway rejects by a prediction only if "
+        "you ask for it.",
         flag="queue-drain-secs-max",
         ge=0,
         live=True,

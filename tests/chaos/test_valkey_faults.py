@@ -1,4 +1,4 @@
-"""Whatever happens to Valkey: no request fails, it is seen at once, and afterwards all agree again.
+"""Faults of Valkey: no request fails, replicas report the fault at once, and afterwards all agree again.
 
 Two replicas under load, one fault, recovery; then a third joins, which knows only what is in Valkey.
 """
@@ -75,7 +75,7 @@ async def all_show(replicas: list[RunningReplica], degraded: int) -> bool:
 async def agree(start: Start, redis_url: str, replicas: list[RunningReplica], prompts: list[str]) -> None:
     """All replicas and one that joins now make the same decisions, and nothing is buffered."""
     assert prompts
-    await settled(replicas)  # first, lest they learn from what the newcomer says
+    await settled(replicas)  # first, so that they do not learn from the newcomer
     together = [*replicas, await start(redis_url)]
     await settled(together)
     assert await disagreements(together, prompts) == []
@@ -108,7 +108,7 @@ async def test_a_valkey_that_fails_for_a_while_costs_no_request_and_no_agreement
 async def test_a_valkey_that_forgets_is_told_again(fault: Fault, start: Start) -> None:
     """A copy is made in the middle of the load: what comes behind it only the replicas remember.
 
-    That a log was emptied under load is noticed by whoever looks first, who mends it for the others.
+    The replica that looks first notices a log emptied under load, and repairs it for the others.
     """
     async with staged(fault) as stage:
         replicas = await started(start, stage.url)

@@ -125,7 +125,7 @@ def queries(board: Dashboard) -> Iterator[Query]:
 
 
 def labels_of(series: str) -> set[str]:
-    """Of the metric that a series belongs to."""
+    """Return the family of the metric that a series belongs to."""
     for family in FAMILIES:
         parts = ("_bucket", "_sum", "_count") if family.kind == "histogram" else ("",)
         if series in {family.exposed_name + part for part in parts}:
@@ -267,7 +267,7 @@ async def two_sites(fleet: Fleet, link: LinkServer) -> list[RunningGateway]:
 
 
 TURNS = 12
-"""Of a conversation; then others begin."""
+"""Turns of a conversation; then another one begins."""
 
 
 async def talk(replicas: list[RunningGateway], turns: Iterator[int], count: int) -> None:

@@ -58,7 +58,7 @@ async def asked(gateway: RunningGateway, tenant: str, **more: Any) -> httpx.Resp
 
 
 async def statuses(gateways: list[RunningGateway], tenant: str, requests: int) -> Counter[int]:
-    """What so many requests at once get, each at the next gateway."""
+    """Return the statuses of some requests sent at once, each to the next gateway."""
     answers = await asyncio.gather(
         *(asked(gateways[number % len(gateways)], tenant) for number in range(requests))
     )

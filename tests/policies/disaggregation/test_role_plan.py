@@ -226,7 +226,7 @@ def test_with_little_evidence_or_without_workers_nothing_is_said() -> None:
     assert (few.now, few.reason) == (None, "150 requests in the window are too few to judge by")
     assert few.plan(None, "r1", NOW_US) is None
     nobody = plan_roles(demand(), fleet(0, 0, remote=2), None, NOW_US, RULES)
-    assert (nobody.now, nobody.reason) == (None, "nobody prefills or decodes here")
+    assert (nobody.now, nobody.reason) == (None, "no worker prefills or decodes here")
     assert plan_roles(demand({}), fleet(1, 1), None, NOW_US, replace(RULES, requests_min=0)).now is None
 
 
