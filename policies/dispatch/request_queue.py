@@ -213,9 +213,9 @@ class RoomRules:
     drain_s_max: float = setting(
         0.0,
         "Predicted time that the workers of a model need for its waiting requests, in seconds; further "
-        "requests are rejected. It bounds how long an overload lasts: 10 recovers in ten seconds, and rejects "
-        "more of a burst. 0, the default, turns the bound off: the gateway rejects by a prediction only if "
-        "you ask for it.",
+        "requests are rejected. It bounds how long an overload lasts: 10 recovers in ten seconds and "
+        "rejects more of a burst. 0, the default, turns the bound off: the gateway rejects by a prediction "
+        "only if you ask for it.",
         flag="queue-drain-secs-max",
         ge=0,
         live=True,
