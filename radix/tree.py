@@ -24,7 +24,7 @@ Laws, checked by `radix.invariants` and by the tests beside a plain dictionary:
 4. A session that grows on one worker is one node, however many turns it has, and a division that divides
    nothing any more is undone when the run is used.
 5. Owners of blocks commute with inserts, too. (A removal between two owners' inserts makes a difference: the
-   block is then the later one's here, and nobody's on a replica that read the removal last.)
+   block is then the later one's here, and has no owner on a replica that read the removal last.)
 
 Where requests ended is kept with the nodes, for models that need it (`radix.windows`). An end older than the
 worker's newest eviction does not count: its window went with everything else of that age.
@@ -237,8 +237,8 @@ class PrefixTree:
             ends: With ``end``: number of boundaries, counted back from the end of the path.
             junction: Blocks after which the path left the worker's cache: an end there (`radix.windows`). 0
                 for none.
-            owner: Number of who brought the blocks, below `radix.bounds.SHARED`; 0 if unknown. Blocks that
-                several brought are nobody's, on every worker.
+            owner: Number of the owner that brought the blocks, below `radix.bounds.SHARED`; 0 if unknown.
+                Blocks that several brought have no owner, on every worker.
         """
         check_path(path)
         if self.newest_us < at_us <= LATEST_US:
@@ -340,7 +340,7 @@ class PrefixTree:
     def dump(self, slots: Sequence[int]) -> TreeSnapshot:
         """Copy the holdings of these workers as columns; the snapshot knows them by their position here.
 
-        Equal states give equal snapshots, whatever their history. Capacities are settings, not state.
+        Equal states give equal snapshots, with any history. Capacities are settings, not state.
         """
         return gathered(self.dump_steps(slots))
 
@@ -541,7 +541,7 @@ class PrefixTree:
         return upper
 
     def _join(self, parent: Node, upper: Node, lower: Node, *, returned: bool) -> None:
-        """Undo a division that divides nothing any more: the same workers use both parts alike.
+        """Undo a division that divides nothing any more: the same workers use both parts.
 
         Otherwise workers that repeatedly evict the end of a shared run and come back to it would leave one
         node for each block. The lower part stays the same object, as in a split. ``returned``: a worker has

@@ -45,7 +45,7 @@ TPOT_BASE_S, TPOT_REQUEST_S = 0.01, 0.0002
 """Seconds of a decode step, and of each request in it, before anything was observed: only order matters."""
 
 SLOPE_MIN = 1e-3
-"""Least share of a step's time that a request adds: else batches are all alike where none was large yet."""
+"""Least share of a step's time that a request adds: else all batches are equal where none was large yet."""
 
 CONTEXT_TOKENS = 8192.0
 """r: a guess; 0 would count nothing but tokens, and +inf nothing but requests."""

@@ -1,4 +1,4 @@
-"""Whether a link has bandwidth to spare, by the signals of PrfaaS (arXiv:2604.15039, 3.4.3), with hysteresis.
+"""State of a link's bandwidth, by the signals of PrfaaS (arXiv:2604.15039, 3.4.3), with hysteresis.
 
     ABUNDANT ── utilisation, loss or wait above ──> SCARCE
     SCARCE ──── all of them well below ───────────> ABUNDANT
@@ -29,7 +29,7 @@ DOWN_LOSS_RATIO = 0.5
 """Share of failed transfers at which a link is down."""
 
 PROBE_S = 5.0
-"""So long after the last failure one transfer may try."""
+"""Seconds after the last failure until one transfer may try."""
 
 CALM_RATIO = 0.5
 """Loss and wait are low again below this share of what was too much."""

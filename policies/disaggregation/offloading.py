@@ -100,7 +100,7 @@ class Offloading:
         """By link: ticket that its room was left to, since when, and when last."""
 
     def rehearsing(self) -> "Offloading":
-        """Return a copy that decides alike, and whose memory is its own."""
+        """Return a copy that decides the same, with a memory of its own."""
         other = Offloading(self._fleet, self.offload.rehearsing(), replica=self._replica)
         other._left_to = dict(self._left_to)
         return other

@@ -268,7 +268,7 @@ class _Part:
         self._mean_of_times = mean_of_times
         self._above = above
         self._requests = self._sum(np.ones_like(lengths.tokens))
-        # Of all in the same order of addition, so that all are exactly 1.
+        # All are added in the same order, so that all shares are exactly 1.
         self.share = self._requests / self._requests.max()
         self.tokens = self._mean(lengths.tokens)
 

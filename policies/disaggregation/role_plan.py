@@ -52,7 +52,7 @@ SHARE_TURNED = 0.05
 """Share of the workers at home that turn at a time; at least one does."""
 
 STEP_GAIN_MIN = 0.01
-"""Least gain of a step, whatever lies behind it."""
+"""Least gain of a step, regardless of the steps after it."""
 
 BUSY_RATIO_MIN = 0.5
 """A less busy stage is no bottleneck. [guess] half is far from saturation, where waits begin."""

@@ -1,4 +1,4 @@
-"""What answers teach: token counts, what was really cached, how fast workers are.
+"""Learn from answers: token counts, really cached tokens, speeds of workers.
 
 Learned values go into the shared log, so that all replicas price with the same numbers, but not
 with every answer: a change must be worth saying (``CHANGE_MIN``) and the last word a second old.
@@ -53,7 +53,7 @@ MEMORY_TOKENS = 200_000
 thousand one-line prompts, mostly chat template, say little about the one that fills the cache."""
 
 PRIOR_TOKENS = 1_000
-"""What the estimate weighs before the first answer, so that a single odd one cannot overturn it."""
+"""Weight of the estimate before the first answer, so that a single odd answer cannot overturn it."""
 
 TEXT_SLACK = 1.25
 """How much denser in tokens the start of a text may be than its whole: prose takes 4 to 5 bytes per token,
@@ -74,24 +74,24 @@ FITTED_MIN = 32
 machines up to thirty times slower than the profile says (`policies.estimates.costs.PRIOR_START`)."""
 
 TOLD_OBSERVATIONS = 100
-"""What the word of a version weighs that does not say how many observations it stands for."""
+"""Weight of a word from a version that does not say how many observations its word stands for."""
 
 UNSAID_MAX = 64
 """Own observations that are kept until they are said: they are added to what another replica says first."""
 
 FITTED_REACH = 2.0
-"""So many times as long as the longest of them a prompt may be: only long ones show how the price of a token
-grows with its context."""
+"""A prompt may be this many times as long as the longest observed one: only long ones show how the price of a
+token grows with its context."""
 
 FLUSHED_BLOCKS = 4
 """Length of a prediction whose complete failure says something about the worker's cache as a whole."""
 
 FLUSHED_ANSWERS = 3
-"""So many such failures, one after the other: a cache that was flushed, not one that evicts."""
+"""Number of such failures in a row: a cache that was flushed, not one that evicts."""
 
 FRESH_US = 10_000_000
-"""How recently this worker must have answered a prompt with the same start. No engine evicts what it used so
-lately, unless its cache is too small to be worth remembering."""
+"""Age up to which an answer of this worker to a prompt with the same start counts. No engine evicts blocks
+that it used so lately, unless its cache is too small to be worth remembering."""
 
 FRESH_MAX = 64
 """Starts of prompts remembered per worker."""
@@ -102,9 +102,9 @@ class Usage(msgspec.Struct, frozen=True, gc=False):
 
     Attributes:
         prompt_tokens: Prompt length.
-        cached_tokens: Of these, taken from the KV cache; None if the engine does not say.
+        cached_tokens: Prompt tokens taken from the KV cache; None if the engine does not say.
         completion_tokens: Tokens generated; None if the engine does not say.
-        possible: Whether the counts can be. Of others nothing is learned.
+        possible: True if the counts can be right. Other counts teach nothing.
     """
 
     prompt_tokens: int
@@ -118,14 +118,14 @@ class Attempt(msgspec.Struct, frozen=True, gc=False):
 
     Attributes:
         request_id: Id of the attempt in the log.
-        worker_id: Where it went.
-        chosen: What was predicted.
+        worker_id: Worker that it was sent to.
+        chosen: Predictions for this worker.
         placed_us: Log time of the placement.
         guard_us: Log time of the oldest prefill that was unfinished then: blocks inserted since
             may not have been computed yet, so their absence proves nothing. The placement's own if none was.
         tokens_per_block: Estimate used for the paths.
         started_s: Monotonic seconds when it was sent.
-        windowed: Whether the model has sliding windows or linear states.
+        windowed: True if the model has sliding windows or linear states.
         used_us: Log time at which the worker had last used the predicted match; 0 if none was predicted.
         sglang: Profile of a model with windows or states, on a worker where SGLang's rule applies; else None.
     """
@@ -143,15 +143,15 @@ class Attempt(msgspec.Struct, frozen=True, gc=False):
 
 
 class _Answers:
-    """What one worker answered lately, to find out that it has lost everything.
+    """Latest answers of one worker, to find out that it has lost its whole cache.
 
     Attributes:
         fresh: When it last answered a prompt that starts with these blocks, the latest last.
-        reuses: Whether it had something cached since it was last thought to have lost everything.
+        reuses: True if it had something cached since the last supposed loss.
         failures: Predictions in a row that failed completely.
         since_us: When the first of them was placed.
         failed_us: When the last of them was answered.
-        prompt_tokens: Of all that it told the cached part of.
+        prompt_tokens: Tokens of all prompts whose cached part it told.
         cached_tokens: That part.
     """
 
@@ -174,9 +174,9 @@ E = TypeVar("E", ServiceFit, EarlyEnds)
 
 
 class _Share(Generic[E]):
-    """What this replica adds to an estimate that all replicas share by a register.
+    """Contribution of this replica to an estimate that all replicas share by a register.
 
-    The estimate goes on from the newest word, whoever said it, and adds what was observed here since. So a
+    The estimate goes on from the newest word of any replica, and adds what was observed here since. So a
     replica that starts goes on from what the fleet has learned, and the newest word is an average over all.
 
     Attributes:
@@ -195,7 +195,7 @@ class _Share(Generic[E]):
         self.silent = 0
 
     def heard(self, word: Fitted | EarlyRatio | None) -> bool:
-        """Whether a word is another one than the estimate goes on from."""
+        """Return True, and note the word, if the estimate does not go on from it already."""
         if word is None or self.word == (word.at_us, word.replica):
             return False
         if self.word is None and not self.unsaid and (word.observations or TOLD_OBSERVATIONS) >= FITTED_MIN:
@@ -236,9 +236,9 @@ class Feedback:
     """Turns answers into operations.
 
     Args:
-        fleet: What is known of the workers.
+        fleet: State of the workers.
         log: Hears what is learned.
-        bytes_per_token: Of a model that nobody has learned yet.
+        bytes_per_token: Bytes per token of a model without observations.
 
     Attributes:
         bytes_per_token_default: As given.
@@ -274,7 +274,7 @@ class Feedback:
         return fit
 
     def knows_prefills(self, worker_class: str, tokens: int) -> bool:
-        """Whether this replica has seen enough of a worker class to predict a prefill of so many tokens."""
+        """True if this replica has seen enough of a worker class to predict a prefill of this length."""
         share = self._fits.get(worker_class)
         fit = None if share is None else share.estimate
         return (
@@ -312,17 +312,17 @@ class Feedback:
     ) -> bool:
         """Learn from a complete answer to a single prompt.
 
-        What is reported of a batch may be about one of its prompts only.
+        A report on a batch may be about one of its prompts only.
 
         Args:
-            request: What was asked.
+            request: The request's facts.
             attempt: How it was placed.
-            usage: What the engine reported.
+            usage: Counts that the engine reported.
             ttft_s: Seconds from sending to the end of the prefill, which the first body byte marks; None if
                 nothing does (an answer that is not streamed).
             now_us: Log time.
             decode_s: Seconds from the first body byte to the last, of an answer that is streamed.
-            decodes: Whether this worker also decoded the answer.
+            decodes: True if this worker also decoded the answer.
 
         Returns:
             True if the answer shows that the worker has lost its whole cache.
@@ -366,9 +366,9 @@ class Feedback:
         """Learn from an answer that one worker prefilled and this one decoded.
 
         Args:
-            worker_id: Of the decode worker.
-            decode_s: From its first token to its last.
-            tokens: That it has.
+            worker_id: Id of the decode worker.
+            decode_s: Seconds from its first token to its last.
+            tokens: Tokens of the answer.
             now_us: Log time.
         """
         worker = self._fleet.worker(worker_id)
@@ -503,11 +503,11 @@ class Feedback:
             self._publish(CapacityLearned(worker_id, now_us, self._replica, tokens))
 
     def _says_itself(self, request: RequestFacts, attempt: Attempt) -> bool:
-        """Whether the worker's engine says what it has of a prompt (`state.slot_registers`): not of text."""
+        """True if the worker's engine reports the prompt's blocks (`state.slot_registers`): not of text."""
         return request.prompt_token_ids > 0 and self._fleet.tracks(attempt.worker_id)
 
     def _notice_flush(self, path: bytes, attempt: Attempt, cached_tokens: int, now_us: int) -> bool:
-        """Forget what a worker held, if of several prompts in a row nothing was cached that must have been.
+        """Forget a worker's blocks if several prompts in a row found nothing cached that must have been.
 
         Must: the worker, which does reuse what it has, had answered a prompt with this start a moment ago,
         and had no prefill under way when this one was sent. In a row: one was sent after the other

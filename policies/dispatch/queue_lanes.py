@@ -63,7 +63,7 @@ class _Groups:
     """Workers by the lanes that they serve; group 0 serves none.
 
     Attributes:
-        lanes: Of each group.
+        lanes: Lanes of each group.
     """
 
     def __init__(self, members: Sequence[tuple[str, Sequence[Slots]]]) -> None:
@@ -74,7 +74,7 @@ class _Groups:
             inside = np.zeros(rows, dtype=np.bool_)
             for slots in parts:
                 inside[slots] = True
-            # Of each group the workers inside become another one.
+            # The workers inside leave their group for a new one.
             parted = np.unique(self._numbers[inside])
             numbers = np.zeros(len(self.lanes), dtype=np.intp)
             numbers[parted] = np.arange(len(self.lanes), len(self.lanes) + len(parted))

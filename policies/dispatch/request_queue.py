@@ -19,7 +19,7 @@ backlog also drains with time. While a worker has room:
   cheaper than waiting; if not, it is offered no idle worker for ``ask_s``.
 * It is another replica's, which sees the same. If that leaves the room unused for the grace time, the best of
   the remaining replicas is next, ours or not: were it the best of ours, each replica would send one. The
-  time begins anew when a prefill there ends: then those may go that declined.
+  time begins again when a prefill there ends: then those may go that declined.
 
 A request that declines (its worker is another now, or it waits for a leader) leaves the room to the next one.
 

@@ -12,8 +12,8 @@ Systems Journal 9(2), 1970: an LRU cache of C blocks has it if the distance is a
     much more than predicted     a block that the tree had evicted is there: go up by `RISE`
     as predicted                 unchanged
 
-One answer proves little (the block may have gone for another reason), hence the steps. Where both happen
-equally often they balance, a little below the real capacity.
+One answer proves little (the block may have gone for another reason), so the steps are small. Where both
+happen equally often they balance, a little below the real capacity.
 """
 
 from typing import NamedTuple

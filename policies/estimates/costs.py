@@ -46,7 +46,7 @@ PRIOR_START = 50.0
 """Factor of the profile's weight at first, so that one observation cannot overturn it."""
 
 REBASE_FACTOR, REBASE_AFTER = 2.0, 16
-"""A fit starts anew from its present parameters when one has moved by this factor, after at least so many
+"""A fit starts again from its present parameters when one has moved by this factor, after at least so many
 observations. The weight of a profile is in units of itself, so one that is far off would never be left: a
 machine with 270 times the profile's fixed seconds was still priced at a fifth of its time after 2,000
 prefills."""
@@ -159,7 +159,7 @@ class ServiceFit:
         Args:
             told: Their model.
             observations: How many it was learned from, at least 1.
-            sums: What `sums` gave of their fit. Without them, or if they make no sense, as much is known of
+            sums: Result of `sums` of their fit. Without them, or if they make no sense, as much is known of
                 each parameter alone as of all together.
         """
         self._told = min(observations, FIT_MEMORY)
@@ -173,7 +173,7 @@ class ServiceFit:
         self._moments = (weight, weight, weight)
 
     def sums(self) -> tuple[float, ...]:
-        """What another fit needs to go on from this one: the base, the products, the moments."""
+        """State that another fit needs to go on from this one: the base, the products, the moments."""
         base = self._base
         return base.a_s, base.b_s, base.c0_tokens, *self._products, *self._moments
 

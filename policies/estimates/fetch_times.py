@@ -12,7 +12,7 @@ A pool that many share is slower than its settings say, which shows in what is c
 
     less than `WHOLE_RATIO` of a predicted fetch came    the factor grows by `RISE`
     all came                                             it falls by `FALL`, to 1 at least
-    nothing was to be fetched                            it falls by `FORGET`: what is too dear is tried again
+    nothing was to be fetched                            it falls by `FORGET`: expensive fetches are retried
 
 An engine with ``wait_complete`` cuts none off: the factor stays 1. Without a queue in the gateway the wait
 in the engine is a prediction, of minutes at times, and no promise: there ``best_effort`` is priced as if all

@@ -4,7 +4,7 @@ An engine serves its own queue in its own order, and its requests can go nowhere
 possible, but never so little that it stands still. A worker *has room* while
 
     V < target                            prefill reserved there, in seconds, of all replicas
-    requests < running_max                so many run at a time; the next one would wait in the engine
+    requests < running_max                the engine runs no more at a time; the next one would wait in it
     tokens held < kv_ratio_max * capacity    likewise
 
 **The target.** An engine stands still if it is done before the next request arrives. A target of T predicted

@@ -294,7 +294,7 @@ class FleetState:
         self._block_sizes: dict[int, BlockSize] = {}
         """By slot, of workers that were given text whose blocks have other sizes than those of token ids."""
         self._digest = Digest()
-        """Of the workers that exist."""
+        """Digest of the workers that exist."""
         self._seldom: dict[int, tuple[int, int]] = {}
         """Revision and digest of what changes seldom, by tag."""
         self._workers: dict[str, Worker] = {}
@@ -400,7 +400,7 @@ class FleetState:
                 self.loads.drop(worker.slot)
                 del self._workers[worker.worker_id], self._absent[worker.worker_id]
                 self.registers.of(Started).discard(worker.worker_id)
-                # Whatever the time of what was said: the slot becomes another worker's.
+                # Regardless of the times of the words: the slot becomes another worker's.
                 self.registers.drop(worker.worker_id, worker.slot, WHOLE_MAX)
                 self.buckets.gone(worker.slot)
                 self.returned_us[worker.slot] = 0
@@ -425,7 +425,7 @@ class FleetState:
     # Questions.
 
     def workers(self) -> list[Worker]:
-        """The workers that exist, in order of their ids; each once, whatever its ranks."""
+        """The workers that exist, in order of their ids; each once, even with several ranks."""
         known = self._workers
         return [known[key] for key in sorted(known) if known[key].rank < 0 and self._exists(known[key])]
 
@@ -721,7 +721,7 @@ class FleetState:
             elif worker.entry is not None:
                 yield worker.entry
 
-    # What replicas compare (`router.shared.agreement`).
+    # State that replicas compare (`router.shared.agreement`).
 
     def digests(self) -> dict[int, list[int]]:
         """Return a digest of each kind of register, by tag: its values since this was last asked.
@@ -749,7 +749,7 @@ class FleetState:
         """Return all that this replica knows of some kinds of register, as operations.
 
         Args:
-            tags: Of those that `digests` names; the removals of workers come with the workers.
+            tags: Some of those that `digests` names; the removals of workers come with the workers.
         """
         if tag_of(WorkerPut) in tags:
             yield from self._worker_ops()
@@ -908,7 +908,7 @@ class FleetState:
         self.columns.put(slot, worker.worker_id, worker_class, self.service_model(worker_class), slowdown)
 
     def _end_slowdowns(self, now_us: int) -> None:
-        """Price workers as their classes whose slowdown nobody says any more, or that were restarted."""
+        """Price workers as their classes if their slowdown is no longer renewed or they were restarted."""
         for word in self.registers.of(SlowdownLearned).known.values():
             worker = self._workers[word.worker]
             if word.slowdown != 1.0 and self.columns.slowdown(worker.slot) != 1.0:
@@ -933,7 +933,7 @@ class FleetState:
         self.tree.set_capacity(worker.slot, None if worker.slot in self.evidence.exact else blocks)
 
     def _measure_blocks(self, op: Placed, slot: int) -> None:
-        """Follow how many tokens the blocks of a worker have, and bound it anew if that changes."""
+        """Follow how many tokens the blocks of a worker have, and update its bound if that changes."""
         ids = self.rules.block_tokens
         size = self._block_sizes.get(slot)
         if size is None:

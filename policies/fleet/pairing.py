@@ -46,7 +46,7 @@ class HandOver(msgspec.Struct, frozen=True, gc=False):
     """Properties of a hand-over protocol; ``router.handover`` speaks it.
 
     Attributes:
-        name: Of the protocol.
+        name: Name of the protocol.
         concurrent: Both legs are sent at once; else the decode leg follows the prefill leg's answer.
         overlap_ratio: Share of the prefill during which its KV is already on its way, 0 to 1.
         keeps_prefixes: Decode workers keep the prefixes that they were given, and are given only what they

@@ -7,8 +7,8 @@ them, with its share of the space of all that may take its request:
     workers in its order    [ 1 ][ 2 ]|[ 3 ][ 4 ][ 5 ][ 6 ][ 7 ][ 8 ]      share: a quarter
     distance                  0   0.5   1   1.5   2   2.5   3   3.5        space before / share
 
-While its blocks fill more than its share, whatever its request pushes out of a cache that is not at home is
-taken for others', and wanted:
+While its blocks fill more than its share, any block that its request evicts from a cache that is not at home
+is assumed to belong to others, who still need it:
 
     seconds a token = prefill of a token · distance
 
@@ -39,12 +39,12 @@ ShareOf = Callable[[str], float | None]
 
 
 def no_shares(_tenant: str) -> float | None:
-    """Count nothing, and limit nobody."""
+    """Count nothing, and limit no tenant."""
     return None
 
 
 def owner_of(tenant: str) -> int:
-    """Owner in the tree of a tenant's blocks; 0, nobody, for requests without a tenant."""
+    """Owner in the tree of a tenant's blocks; 0, no owner, for requests without a tenant."""
     return xxhash.xxh3_64_intdigest(tenant.encode()) >> 16 or 1 if tenant else 0
 
 

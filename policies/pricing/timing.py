@@ -128,8 +128,8 @@ def _fetched(
 ) -> tuple[Number, Number, Number, Number]:
     """Return V', s, the tokens fetched and F, if a request fetches from its pool where that is sooner.
 
-    ``match`` is without and with the pool, ``times_s`` are V' and s without the fetch. Of a fetch that the
-    engine stops only what came counts (`policies.estimates.fetch_times`).
+    ``match`` is without and with the pool, ``times_s`` are V' and s without the fetch. If the engine stops a
+    fetch, only the part that came counts (`policies.estimates.fetch_times`).
     """
     assert prices.fetching is not None
     (cached, pooled), (ready_s, prefill_s) = match, times_s

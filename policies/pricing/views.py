@@ -235,7 +235,7 @@ class SlowColumns(msgspec.Struct, frozen=True, gc=False):
 class Ships(msgspec.Struct, frozen=True, gc=False):
     """Cost of splitting a request between two workers, or of not splitting it.
 
-    Candidates that would hand the request over alike, to the same decode workers over the same link, share a
+    Candidates that would hand the request over to the same decode workers over the same link share a
     *route* (by slot; 0 for a worker that does all alone), and so a price
     (`policies.disaggregation.decode_selection`):
 

@@ -5,7 +5,7 @@ considered. `policies.scoring.placement` picks and breaks ties. The columns that
 candidates' own, and must not be changed.
 
 Policies that only add up seconds (`expected_cost`, `min_ttft`) are written as the *price* of one worker, a
-formula for numbers and columns alike, so that a few candidates need no columns.
+formula for both numbers and columns, so that a few candidates need no columns.
 """
 
 import re

@@ -8,7 +8,7 @@ output, not uncached tokens: what a token costs depends on everything before it.
     home       workers of the request's bucket, and those that belong to none and take any length
     spill up   a worker of a longer bucket: the request is dragged by the long ones beside it
     spill down a worker of a shorter bucket: the request drags the short ones beside it
-    nobody     longer than the last bucket, and no worker takes any length: refused
+    no worker  longer than the last bucket, and no worker takes any length: rejected
 
 **The price of a spill.** A step of an engine with R ranks costs ``b·T + R·max(attention of a rank)`` for T
 tokens, since the ranks wait for the longest, and a token behind c others attends for ``b·c/c0`` (theory B1,
@@ -16,7 +16,7 @@ E1: a token costs ``b·(1 + c/c0)``). With T/R tokens on each rank, all T cost w
 context cost, ``b·T·(1 + max(c)/c0)``. So while a token behind x is prefilled beside others behind c', it
 costs the engine ``b·|x - c'|/c0`` more than in steps of their own kind: the visitor's token if c' is the
 longer context, a neighbour's if x is (with two ranks; of R - 1 neighbours with more). That happens for as
-much of the time as somebody is beside it, the utilisation rho:
+much of the time as a neighbour is beside it, the utilisation rho:
 
     price = rho·b/c0 · integral of |x - c'| from c to c + u      seconds that the worker is busy for longer
 
@@ -62,7 +62,7 @@ ANY_LENGTH = LengthClass()
 """Requests whose length does not matter."""
 
 BUSY_RATIO_MIN = 0.1
-"""An idle worker may have company soon. Without this, all idle workers would be alike, and conversations
+"""An idle worker may have company soon. Without this, all idle workers would cost the same, and conversations
 would begin, and then stay, anywhere. [guess] any small number does that."""
 
 _KI = 1024

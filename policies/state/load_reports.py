@@ -1,4 +1,4 @@
-"""What of its requests a replica tells the others one by one, and the vectors that tell them the rest.
+"""Select the operations that a replica tells the others one by one; its vectors tell the rest.
 
 Placed, new                     told: a prompt, an arrival, and load until the next vector
 Placed again (a renewal)        not told: the next vector, a full one, has it
@@ -18,11 +18,11 @@ from policies.state.waiting import Tickets
 
 
 class LoadReports:
-    """Decides what is told. It is asked before an operation is applied here.
+    """Decides which operations are told. It is asked before an operation is applied here.
 
     Args:
-        loads: What this replica has in flight.
-        tickets: What waits.
+        loads: Requests in flight at this replica.
+        tickets: Waiting requests.
         links: Transfers under way.
         pooled: Slots of workers whose prompts go into a pool.
         name_at: Id of the worker in a slot.

@@ -28,7 +28,7 @@ FULL_S = 2.0
 
 
 class LoadPort(Protocol):
-    """What a replica has in flight, and what of it the others are told (`policies.state.load_reports`)."""
+    """Load of a replica in flight, and the part that it tells the others (`policies.state.load_reports`)."""
 
     @property
     def due(self) -> bool:

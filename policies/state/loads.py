@@ -11,14 +11,14 @@ paths, for its requests in flight. A request is in flight if it has not finished
 later than its replica's newest `Left`. It counts as one arrival, by the first placement with paths that is
 seen.
 
-So a replica counts its own requests. Of the others it hears the sums (`LoadVector`), some 25 times a second:
+So a replica counts its own requests. The others tell it their sums (`LoadVector`), some 25 times a second:
 
     sum at a worker = own reservations + rows of the others + what they placed since their newest vector
 
 A row *absorbs* what its replica placed there at or before its time, since it counts that; a placement alone
 makes no row. So the others' requests are no reservations, but a few numbers until the next row
-(`policies.state.load_rows`). Of a replica that sends no vectors (an older version) all are reserved until
-they end.
+(`policies.state.load_rows`). All requests of a replica that sends no vectors (an older version) are reserved
+until they end.
 
 Backlog ``V`` of a worker is the seconds of prefill reserved there, less the time its oldest prefill (the
 *head*) has had: an engine slower than predicted never looks idle while a request still waits for its first
@@ -75,7 +75,7 @@ NEVER_US = 2**62
 """A log time that does not come."""
 
 STALE_MAX = 16
-"""A worker's heap of prefills is made anew when it holds so many entries above twice the live ones."""
+"""A worker's heap of prefills is rebuilt when its entries exceed twice the live ones by this number."""
 
 LEADERS_MAX = 32
 """Prefills of other replicas at one worker whose prompts are remembered for followers."""
@@ -560,7 +560,7 @@ class Loads:
                     if trace is not None and trace.slot == slot:
                         del traces[request_id]
 
-    # What decisions read.
+    # Values that decisions read.
 
     def knows(self, request_id: str) -> bool:
         """True if a request is in flight or remembered."""
@@ -791,7 +791,7 @@ class Loads:
         return self._traces.get(request_id) or self._old_traces.get(request_id)
 
     def _recalled(self, request_id: str) -> Reservation | None:
-        """What is remembered of a request, with room for more than its place."""
+        """Remembered state of a request, with room for more than its place."""
         known = self._trace(request_id)
         if not isinstance(known, Place):
             return known
@@ -979,7 +979,7 @@ class Loads:
             at_us, request_id = heap[0]
             request = requests.get(request_id)
             if request is not None and not request.prefilled_us and request.at_us == at_us:
-                # Of a row and a reservation of one moment the longer one counts, as of two rows.
+                # The longer one of a row and a reservation of one moment counts, as of two rows.
                 if not placed_us or (at_us, -request.service_us) < (placed_us, -service_us):
                     placed_us, service_us, head_id = at_us, request.service_us, request_id
                 break

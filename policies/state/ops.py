@@ -197,7 +197,7 @@ class Left(msgspec.Struct, frozen=True, array_like=True, tag=13, gc=False):
 
 
 class LoadVector(msgspec.Struct, frozen=True, array_like=True, tag=35, gc=False):
-    """What a replica has in flight at a log time, at workers with a row.
+    """Load that a replica has in flight at a log time, at workers with a row.
 
     A row includes all that it placed there at or before that time.
 
@@ -252,7 +252,7 @@ class Waiting(msgspec.Struct, frozen=True, array_like=True, tag=14, gc=False):
 class Shipping(msgspec.Struct, frozen=True, array_like=True, tag=15, gc=False):
     """The KV of a request will cross from one site to another, and uses a part of the link then.
 
-    Repeated with a later time it is planned anew. A `Shipped` or a `Finished` with its id, that of the
+    Repeated with a later time it is planned again. A `Shipped` or a `Finished` with its id, that of the
     `Placed` on the decode worker, ends it, even one that comes before it.
 
     Attributes:
@@ -771,7 +771,7 @@ class OpDecoder(Generic[AnOp]):
         self._tags = frozenset(map(tag_of, kinds))
 
     def decode(self, data: bytes) -> Decoded[AnOp]:
-        """Decode one log entry; whatever its bytes are, nothing is raised."""
+        """Decode one log entry; invalid bytes raise nothing."""
         if len(data) > ENTRY_BYTES_MAX:
             return Decoded([], invalid=1)
         try:
@@ -843,5 +843,5 @@ _ops: OpDecoder[Op] = OpDecoder(OP_KINDS)
 
 
 def decode_ops(data: bytes) -> Decoded[Op]:
-    """Decode operations that were encoded as one log entry; whatever the bytes are, nothing is raised."""
+    """Decode operations that were encoded as one log entry; invalid bytes raise nothing."""
     return _ops.decode(data)

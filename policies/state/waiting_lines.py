@@ -4,7 +4,7 @@
       class ──> Flows ──> Heap    by flow, the least key first
 
 A ticket that ends stays in its heap until it comes to the top, or until the heap is mostly such tickets and
-is made anew. So putting and ending cost O(log n), spread over many.
+is rebuilt. So putting and ending cost O(log n), spread over many.
 """
 
 import heapq

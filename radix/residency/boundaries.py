@@ -14,7 +14,7 @@ in it and the block between is held below. A chain over a run is one addition of
 along the held blocks. `Run.chains` keeps them for the runs that leave it.
 
 An engine with linear states begins at the last block of its device, although the state may lie before it
-(``get_computed_blocks_for_connector``). What lies between is not promised.
+(``get_computed_blocks_for_connector``). The blocks between are not promised.
 """
 
 from collections.abc import Callable, Iterable
@@ -67,7 +67,7 @@ def chained(groups: "Groups", run: "Run") -> tuple[int, tuple[int, ...]]:
 
 
 def carried(chains: tuple[int, ...], depth: int) -> int:
-    """What a run carries to another that leaves it behind ``depth`` of its blocks: a bit for each chain."""
+    """Bits that a run carries to another that leaves it behind ``depth`` of its blocks, one per chain."""
     bits = 0
     for number, chain in enumerate(chains):
         bits |= (chain >> (depth - 1) & 1) << number

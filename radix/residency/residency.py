@@ -212,7 +212,7 @@ class Residency:
         self._ends, self._touched = {}, {}
         self._emptied = True
 
-    # What follows.
+    # Consequences of the events.
 
     def _judge_all(self) -> None:
         for run in self.runs.values():
