@@ -29,7 +29,7 @@ PICKER_ENABLED = "picker.enabled"
 """The setting that the command ``picker`` turns on."""
 
 _BESIDE = __package__.removesuffix("router")
-"""What our packages' names begin with: nothing in a checkout, ``cacheway.`` in a wheel (decision 0069)."""
+"""Start of our packages' names: nothing in a checkout, ``cacheway.`` in a wheel (decision 0069)."""
 
 OUR_PACKAGES = tuple(f"{_BESIDE}{name}" for name in ("router", "policies", "radix", "loadtest"))
 OPTIONAL_PACKAGE = f"{_BESIDE}loadtest"

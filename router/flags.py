@@ -1,6 +1,6 @@
 """Flags of the command line, made from the settings.
 
-Flags carry text only: `router.sources` parses and checks the values of all sources alike, so that a wrong
+Flags carry text only: `router.sources` parses and checks the values of all sources, so that a wrong
 flag gets the same error sentence as a wrong line of the file.
 """
 

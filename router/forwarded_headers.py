@@ -3,7 +3,7 @@
     x-session-id     this header
     anthropic-*      every header that begins so
 
-Never pass, whatever the setting says: headers of a connection, those that the gateway writes itself, those by
+Never pass, with any setting: headers of a connection, those that the gateway writes itself, those by
 which a client would choose a worker, a rank or a host for an engine, and cookies. Keys pass only where
 neither the gateway nor the fleet has one.
 """

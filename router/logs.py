@@ -191,7 +191,7 @@ class LineWriter:
         while view:
             try:
                 view = view[os.write(self._fd, view) :]
-            except BlockingIOError:  # somebody made the descriptor non-blocking
+            except BlockingIOError:  # another process made the descriptor non-blocking
                 select.select([], [self._fd], [])
             except OSError:
                 return False

@@ -90,6 +90,6 @@ async def _in_a_thread(loop: asyncio.AbstractEventLoop, host: str, port: int) ->
         with contextlib.suppress(RuntimeError):  # the loop has ended meanwhile
             loop.call_soon_threadsafe(tell, addresses, problem)
 
-    # A thread that hangs in the resolver keeps nobody from ending the process.
+    # A thread that hangs in the resolver does not keep the process from ending.
     threading.Thread(target=look, name=f"look up {host}", daemon=True).start()
     return await found

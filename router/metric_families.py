@@ -123,8 +123,8 @@ DECISION_TIME = Family(
 SHADOW_DECISIONS = Family(
     "shadow_decisions",
     "counter",
-    "Placements that a second policy was asked about, by that policy and what came of it: agreed, differed, "
-    "or unplaced, where it considered nobody.",
+    "Placements that a second policy was asked about, by that policy and outcome: agreed, differed, or "
+    "unplaced (it considered no worker).",
     ("policy", "outcome"),
 )
 SHADOW_TTFT_DIFFERENCE = Family(
@@ -478,8 +478,8 @@ ENGINE_REPORT_FAILURES = Family(
 PROBES_REBUILT = Family(
     "probes_rebuilt",
     "counter",
-    "Times that health checks were stuck, so that what asks workers was built anew: none connected or ended. "
-    "Not 0 where the lookup of all names hangs; elsewhere a fault of the gateway.",
+    "Times that health checks were stuck (none connected or ended), so that the gateway rebuilt its "
+    "connections to workers. Not 0 where the lookup of all names hangs; elsewhere a fault of the gateway.",
 )
 HEADER_NAMES_DROPPED = Family(
     "header_names_dropped",
@@ -559,7 +559,7 @@ ENCODER_PARTS = Family(
     "encoder_parts",
     "counter",
     "Parts of requests that came for encoders, by outcome: completed, failed (no encoder answered, or the "
-    "last one with an error), rejected (it was no call, or nobody may take it) or client_left.",
+    "last one with an error), rejected (it was no call, or no encoder may take it) or client_left.",
     ("outcome",),
 )
 ENCODER_MOVES = Family(
@@ -686,7 +686,7 @@ WORKER_ROOM = Family(
 WORKER_RUNNING_MAX = Family(
     "worker_running_max_requests",
     "worker",
-    "Most requests a worker may have in flight; no series if nobody says.",
+    "Most requests a worker may have in flight; no series if it is unknown.",
     ("worker",),
 )
 WORKER_KV_MAX = Family(
@@ -698,7 +698,7 @@ WORKER_KV_MAX = Family(
 REPORT_AGE = Family(
     "worker_report_age_seconds",
     "worker",
-    "Age of the newest report of a worker's own metrics, whoever asked; an idle worker is not asked.",
+    "Age of the newest report of a worker's own metrics, read by any replica; an idle worker is not asked.",
     ("worker",),
 )
 REPORTED_RUNNING = Family(

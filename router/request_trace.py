@@ -121,7 +121,7 @@ class RequestTrace(LineWriter):
                 self._reopen()
         except OSError:
             return False
-        # What a full disk cut off must not spoil the line that comes after it.
+        # A line that a full disk cut off must not spoil the next line.
         written = super().written(b"\n" + data if self._torn else data)
         self._torn = not written
         return written

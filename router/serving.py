@@ -223,7 +223,7 @@ async def _serve(loaded: Loaded, sockets: _Sockets, files: OpenFiles) -> int:
 async def _serve_here(loaded: Loaded, redis_url: str, sockets: _Sockets, files: OpenFiles) -> int:
     config = GatewayConfig(loaded.settings, redis_url, files, sockets.admin, loaded.origins)
     config.load()
-    # What is there now lives as long as the process: full passes of the garbage collector, of
+    # Objects made so far live as long as the process: full passes of the garbage collector, of
     # 20 ms without this, need not look at it again.
     gc.collect()
     gc.freeze()

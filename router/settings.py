@@ -137,7 +137,7 @@ class ListenSettings:
         -1,
         "Requests that one process has at workers at a time. More wait as queue.size allows; without a queue "
         "they are rejected with 429 and Retry-After. -1 or 0 turns the limit off, which is the default "
-        "because what each worker can take is the better limit (see admission). Whatever it is, a process "
+        "because what each worker can take is the better limit (see admission). With any value, a process "
         "takes on no more requests than half the files that it may have open (ulimit -Hn).",
         ge=-1,
         live=True,
@@ -418,7 +418,7 @@ class DiscoverySettings(DiscoveryRules):
 
 @dataclass(frozen=True, config=JUDGED)
 class ModelSettings(KvBytes):
-    """What a model's attention lets an engine reuse, and what its KV weighs: one of placement.models."""
+    """Reuse that a model's attention allows, and size of its KV: one of placement.models."""
 
     attention: Literal["full", "sliding_window", "linear"] = setting(
         "full", "Kind of attention that limits reuse most."
@@ -748,7 +748,7 @@ class QueueSettings(RoomRules):
     )
     fairness_window_s: float = setting(
         60.0,
-        "Time over which service is compared, in seconds: nobody saves up more than that.",
+        "Time over which service is compared, in seconds: no flow saves up more than that.",
         flag="queue-fairness-window-secs",
         gt=0,
         le=3600,
@@ -826,8 +826,8 @@ class AdminSettings:
     port: int = setting(
         29100,
         "Port of the admin API. 0: it is served on the data port, beside what is proxied, as the peers have "
-        "it. The default keeps it apart, so that who may send requests is not thereby close to changing the "
-        "fleet. Processes of --workers share it.",
+        "it. The default keeps it apart, so that clients of the data port do not reach it. Processes of "
+        "--workers share it.",
         flag="admin-port",
         ge=0,
         le=65535,
@@ -926,7 +926,7 @@ class Settings(BaseModel):
         )
         if self.admin.port and not asks and not is_loopback(self.admin.host):
             raise ValueError(
-                f"admin.host: the admin API would be open to whoever reaches {self.admin.host}; give "
+                f"admin.host: the admin API would be open to all that reach {self.admin.host}; give "
                 "admin.tokens_file or server.api_key, or leave it at 127.0.0.1"
             )
         if self.admin.port == self.server.port:

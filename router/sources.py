@@ -138,7 +138,7 @@ def no_such_setting(key: str) -> str:
 
 
 def printable(key: str) -> str:
-    """Return the printable start of a key that somebody wrote."""
+    """Return the printable start of a key from a configuration."""
     return key[:KEY_SHOWN].encode("ascii", "backslashreplace").decode()
 
 

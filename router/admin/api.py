@@ -98,11 +98,11 @@ TAGS = {
 
 
 class ErrorDetail(BaseModel):
-    """What went wrong."""
+    """Description of an error."""
 
     message: str = Field(description="For people.")
-    type: str = Field(description="Whose fault it is.", examples=["invalid_request_error"])
-    param: str | None = Field(description="Which part of the request, if it is one.")
+    type: str = Field(description="Kind of the error, by its cause.", examples=["invalid_request_error"])
+    param: str | None = Field(description="Wrong part of the request, if it is one.")
     code: str | None = Field(description="For programs.", examples=["worker_not_found"])
 
 
@@ -118,7 +118,7 @@ ERRORS: dict[int | str, dict[str, Any]] = {
         "not, 404 nothing of that name, 405 another method.",
     },
     "5XX": {
-        "description": "The gateway or a worker is: 502 a worker did not answer, 503 nobody can just now.",
+        "description": "The gateway or a worker is at fault: 502 a worker did not answer, 503 none can now.",
     },
 }
 """Errors of every route, for the document only: FastAPI would build a validator of them for each route, which

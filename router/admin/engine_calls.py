@@ -1,7 +1,7 @@
 """Routes that ask every worker: their metrics in one page, profiling, and flushing of caches.
 
 The older routers serve these paths. Metrics get the label ``worker_addr``, as sglang-router and smg write it,
-and each family stands once, as Prometheus wants it. What workers answer is bounded.
+and each family stands once, as Prometheus wants it. Answers of workers are bounded.
 """
 
 import asyncio
@@ -116,7 +116,7 @@ async def _flush_all(parts: AdminParts) -> dict[str, str | None]:
         asked_us = log.now_us()
         problem = await _flush(parts.client, url)
         if problem is None:
-            # What its KV events told since is newer than the flush.
+            # KV events since then are newer than the flush.
             log.publish(Forget(ids[url], asked_us))
         return problem
 

@@ -64,7 +64,7 @@ def add_errors(api: FastAPI, hint: Hint) -> None:
     async def invalid(request: Request, error: Exception) -> Response:
         assert isinstance(error, RequestValidationError)
         first = error.errors()[0]
-        # What is no JSON at all has an offset for a place, which is no parameter.
+        # Invalid JSON has an offset for a place, which is no parameter.
         where = "" if first["type"] == "json_invalid" else ".".join(str(part) for part in first["loc"][1:])
         own = first["type"] == "value_error"  # a sentence of ours
         message = str(first["ctx"]["error"]) if own else f"{where or 'body'}: {first['msg']}"

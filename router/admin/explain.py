@@ -69,7 +69,7 @@ class Question(msgspec.Struct, forbid_unknown_fields=True):
         str,
         Meta(
             max_length=256,
-            description="Name of the tenant that it is decided for; empty for nobody in particular.",
+            description="Name of the tenant to decide for; empty for no tenant.",
         ),
     ] = ""
     session: Annotated[
@@ -119,7 +119,7 @@ def add_explain(api: FastAPI, parts: AdminParts) -> None:
 
     @api.post("/explain", tags=["decisions"], **_DOCS)
     async def explanation(request: Request) -> Response:
-        """What would be done with a request now: every candidate with its price, and why the others lost.
+        """Decision on a request now: every candidate with its price, and the reasons against the others.
 
         Nothing is sent, reserved, counted or learned. Limits of tenants are not asked.
         """

@@ -50,13 +50,13 @@ def add_health(api: FastAPI, parts: AdminParts, *, root: bool = False) -> None:
     @api.get("/readiness", tags=["health"], responses=_NOT_READY)
     @api.get("/health_generate", tags=["health"], responses=_NOT_READY)
     async def readiness(request: Request) -> JSONResponse:
-        """Whether requests should be sent here: 200, or 503 without a healthy worker that takes them.
+        """Readiness of this replica: 200, or 503 without a healthy worker that takes requests.
 
         Where prefill and decode are apart, that is a pair of one hand-over protocol.
 
         It is 503, too, once the process was told to end, although it still serves for a while.
         A lost Redis does not make a replica unready; ``shared`` says what is missing. Where there are keys or
-        tokens, names and sentences are only told to the gateway's own key and to administrators.
+        tokens, only the gateway's own key and administrators see names and sentences.
         """
         answer = _readiness(parts, details=_is_operator(parts, request.scope["headers"]))
         return JSONResponse(answer, 200 if answer["status"] == "ready" else 503)

@@ -82,7 +82,7 @@ def add_peers(api: FastAPI, parts: AdminParts) -> None:
 
     @api.get("/get_loads", tags=["peers"])
     async def get_loads() -> dict[str, Any]:
-        """What each worker has in flight, over all replicas."""
+        """Load in flight at each worker, over all replicas."""
         return {
             "loads": [
                 {
@@ -192,7 +192,7 @@ def add_models(api: FastAPI, parts: AdminParts) -> None:
     @api.get("/get_server_info", tags=["models"])
     @api.get("/server_info", tags=["models"])
     async def info(request: Request) -> Response:
-        """What a healthy worker says about itself, passed through."""
+        """Description that a healthy worker gives of itself, passed through."""
         for local in registry.all():
             if local.health is Health.HEALTHY:
                 try:

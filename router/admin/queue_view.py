@@ -106,10 +106,10 @@ def add_queue_view(api: FastAPI, parts: AdminParts) -> None:
 
     @api.get("/queue", tags=["queue"])
     async def queue() -> dict[str, Any]:
-        """What waits, by class, tenant, lane and replica; what workers may still get; who was sent away.
+        """Waiting requests by class, tenant, lane and replica; room at workers; counts of rejected requests.
 
-        ``predicted_drain_s`` is what waits in a lane over the workers that serve it: what a client that is
-        rejected is told to wait.
+        ``predicted_drain_s`` is the predicted time until the workers of a lane have served its queue: the
+        Retry-After of a rejected client.
         """
         counted = await census(parts.gateway.fleet.tickets)
         return described(parts, counted, parts.gateway.log.now_us())

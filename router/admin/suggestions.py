@@ -1,4 +1,4 @@
-"""What a path that is not served was probably meant to be.
+"""Suggestion of the path that was probably meant by a path that is not served.
 
     /v1/v1/chat/completions   a base URL that ends with /v1, in a client that adds it
     /chat/completions         a base URL without it

@@ -36,7 +36,7 @@ _FIELDS = {
 
 
 class _Said(BaseModel):
-    """What may be said of a worker, when it is added and later."""
+    """Properties of a worker that may be given when it is added and later."""
 
     role: Role | None = Field(
         default=None, description="plain serves whole requests; prefill and decode share them."
@@ -112,7 +112,7 @@ class WorkerSpec(_Said):
 
 
 class WorkerChange(_Said):
-    """What to change of a worker; what is left out stays."""
+    """Changes of a worker; fields that are left out stay."""
 
     model_config = ConfigDict(extra="forbid", json_schema_extra={"examples": [{"draining": True}]})
 
@@ -120,7 +120,7 @@ class WorkerChange(_Said):
 
 
 class WorkerPatch(WorkerChange):
-    """What to change of a worker; what is left out stays, labels too."""
+    """Changes of a worker; fields that are left out stay, labels too."""
 
     model_config = ConfigDict(
         extra="forbid", json_schema_extra={"examples": [{"labels": {"zone": "b", "old": None}}]}

@@ -43,7 +43,7 @@ class KeptText:
         done: The last event has passed.
         finished: The choice has its reason to finish.
         tokens: Generated so far, by the engines' counts.
-        prompt_tokens: Of the first worker; 0 if unknown.
+        prompt_tokens: Prompt tokens of the first worker; 0 if unknown.
     """
 
     def __init__(self, asked: Asked) -> None:

@@ -79,7 +79,7 @@ class DiscoveryRules:
         (),
         "Port of the workers, or the name of the container port, where the pod does not say it with "
         "cacheway.io/port or smg.ai/worker-ports; several are a worker each. Empty: the port that is called "
-        "http, or the only one that the pod declares. The peers assume 80 or 8000, and find nobody there.",
+        "http, or the only one that the pod declares. The peers assume 80 or 8000, and find no worker there.",
         flag="service-discovery-port",
         allowed="port numbers or names of container ports",
     )
@@ -106,7 +106,7 @@ class DiscoveryRules:
 
     @property
     def selectors(self) -> dict[str, str]:
-        """Selectors by the role of those whom they select, empty for the one that says none."""
+        """Selectors by the role that they give; empty for the selector that gives none."""
         named = {
             "": self.selector,
             "prefill": self.prefill_selector,

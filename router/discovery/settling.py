@@ -182,7 +182,7 @@ class Settling:
             )
         claim, pod = sighting.claims[url], sighting.pod
         if worker is not None and note is None:
-            sighting.refused = Refused(Refusal.BY_HAND, f"somebody else added a worker at {url}")
+            sighting.refused = Refused(Refusal.BY_HAND, f"an operator added a worker at {url}")
         elif worker is not None and note is not None and note.uid == uid:
             self._follow(sighting, worker, note, claim)
         elif note is not None and note.version > pod.version:
@@ -230,7 +230,7 @@ class Settling:
         )
 
     def _heed(self, sighting: Sighting, url: str) -> None:
-        """Of a refused pod, apply only its readiness."""
+        """Apply only the readiness of a refused pod."""
         worker, note = self._noted(url)
         if worker is not None and note is not None and note.uid == sighting.pod.uid:
             self._follow(sighting, worker, note, PodWorker(url, note.said))

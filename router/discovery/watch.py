@@ -8,7 +8,7 @@ Both run side by side, so that a slow list delays no event. They are merged by t
 
     listed, unknown or newer          applied, unless the watch reported its end meanwhile
     known, not listed                 gone, unless it is newer than the list
-    found by a list, and still not reported after `LATE_S`    the watch is dead: begin anew
+    found by a list, and still not reported after `LATE_S`    the watch is dead: begin again
 
 Only an event or a whole successful list removes a pod; otherwise pods stay, and `problem` says so.
 """
@@ -30,7 +30,7 @@ from router.discovery.source import ApiFailure, Gone, PodEvent, Source, Trouble
 logger = logging.getLogger(__name__)
 
 WATCH_S = (240, 300)
-"""Duration of a watch, drawn anew for each; kube-apiserver's own bounds are twice as long."""
+"""Duration of a watch, drawn for each; kube-apiserver's own bounds are twice as long."""
 
 LATE_S = 2.0
 """Seconds after a list in which the watch may still report its findings."""
@@ -242,7 +242,7 @@ class PodWatch:
             self._take(pod)
 
     def _judge_watch(self) -> None:
-        """Begin the watch anew if it did not report the list's findings."""
+        """Begin the watch again if it did not report the list's findings."""
         if not self._unconfirmed:
             return
         self.missed += len(self._unconfirmed)
@@ -296,7 +296,7 @@ class PodWatch:
         self.restarts += 1
         self.failures[failure.trouble] += 1
         logger.info(
-            "a watch of pods begins anew",
+            "a watch of pods begins again",
             extra={
                 "event": "discovery.watch_restarted",
                 "selection": str(self.selection),

@@ -48,9 +48,9 @@ class Candidate(
         stall_s: Lost by the requests that decode there.
         work_s: x = s + X + P + stall.
         ttft_s: Predicted time to first token.
-        later_s: Lost by waiting and later requests, if the policy prices that.
-        evict_s: Of the cost, the expected recomputation of evicted blocks.
-        saved_s: Taken off the cost: what later requests save by a copy of a hot prefix.
+        later_s: Seconds lost by waiting and later requests, if the policy prices that.
+        evict_s: Expected recomputation of evicted blocks, a part of the cost.
+        saved_s: Taken off the cost: seconds that later requests save by a copy of a hot prefix.
         bucket_steps: Distance in length buckets; 0 at home.
     """
 

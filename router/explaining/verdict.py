@@ -86,7 +86,7 @@ class Verdict:
         self.queue_full = gateway.placing.room.is_full(waiting.lane)
         assert self._first is not None
         slot = self._first.slot
-        whom = f"for {waiting.worker}" if waiting.worker else "for whoever of its lane has room first"
+        whom = f"for {waiting.worker}" if waiting.worker else "for the first worker of its lane with room"
         if queued.waits_for_link:
             reason, why = "link_full", f"the link {waiting.link} has no room for its KV now"
         elif queued.waits_for_decode:

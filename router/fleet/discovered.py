@@ -23,9 +23,9 @@ class Note(msgspec.Struct, frozen=True, omit_defaults=True):
     """The pod behind a worker, as of its last operation.
 
     Attributes:
-        uid: Of the pod; another pod at the same address or with the same name has another one.
+        uid: Id of the pod; another pod at the same address or with the same name has another one.
         version: Its ``resourceVersion``; they are ordered (KEP-5504).
-        scope: Of the selection that manages it (`router.discovery.Selection.scope`).
+        scope: Scope of the selection that manages it (`router.discovery.Selection.scope`).
         drained: Reason of discovery's drain: ``not_ready`` or ``deleting``; empty for none.
         said: Role, capacity and labels as the pod had them.
     """

@@ -67,10 +67,10 @@ class HealthRules:
     )
     unlisted_models: UnlistedModels = setting(
         "single",
-        "What becomes of a request without a model, or with one that no worker lists: single sends it on if "
-        "the fleet serves one model, as sglang-router and vllm-router do; any sends it to any worker, "
-        "whatever that serves; refuse, and single in a fleet of several models, answers 404 (400 without a "
-        "model). BASE:ADAPTER goes to workers that list BASE in any case.",
+        "Handling of a request without a model, or with one that no worker lists: single sends it on if "
+        "the fleet serves one model, as sglang-router and vllm-router do; any sends it to any worker; "
+        "refuse, and single in a fleet of several models, answers 404 (400 without a model). BASE:ADAPTER "
+        "goes to workers that list BASE in any case.",
         live=True,
     )
     dp_aware: bool = setting(
@@ -103,7 +103,7 @@ class LocalWorker:
         places: Rows that its requests go to: its data-parallel ranks, or itself.
         breaker: This replica's part in its circuit; None if circuits are turned off.
         detail: Outcome of the last probe.
-        models: What it serves; None before it reported.
+        models: Models that it serves; None before it reported.
         engine: Name of its dialect (`router.engines`), or empty.
         running_max: Most requests that its engine runs at a time; 0 if unknown.
         told_capacity_tokens: KV capacity that its engine told last; 0 if unknown.

@@ -10,7 +10,7 @@ The laws:
 
 * the sink hears one answer or one failure, as of any request, and after `abort` nothing;
 * the first leg that fails ends the other one at once;
-* of a client's body only the protocol's fields are written anew (`router.handover.fields`): a client cannot
+* only the protocol's fields of a client's body are rewritten (`router.handover.fields`): a client cannot
   forge them, also where a decode worker does all of its request, and a long prompt is not copied.
 """
 

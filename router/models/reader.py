@@ -129,7 +129,7 @@ class ModelReader(RequestReader):
 
 
 class Renamed:
-    """Another model for a request, whatever its client asked for (`router.gateway.parsing.Rename`)."""
+    """Another model for a request, in place of the client's (`router.gateway.parsing.Rename`)."""
 
     __slots__ = ("_model",)
 

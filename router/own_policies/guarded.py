@@ -47,7 +47,7 @@ class FailureReason(StrEnum):
 
 @dataclass(slots=True)
 class Record:
-    """What one policy did in this process; ``off`` is empty while it is in use, else the reason in words."""
+    """Use of one policy in this process; ``off`` is empty while it is in use, else the reason in words."""
 
     name: str
     decisions: int = 0

@@ -85,7 +85,7 @@ class RolePlanner:
     """Start of each worker's engine that was asked for its role."""
 
     def use(self, rules: RoleRules, level: ServiceLevel) -> None:
-        """Apply other rules from now on; the time to the next look begins anew."""
+        """Apply other rules from now on; the time to the next look begins again."""
         if (rules, level.tpot_slo_s) != (self.rules, self.level.tpot_slo_s):
             self.rules, self.level = rules, level
             self._changed.set()

@@ -35,7 +35,7 @@ class PeerFlag:
         says: Completes "``--flag``: ...": what to write, or why it has no effect.
         ours: The flag that takes its value, or ``NAME=`` for an option of a policy; empty unless taken.
         only: Values for which the verdict holds; others are refused. Empty: all values.
-        value: What our flag gets whatever theirs says; empty for its own value.
+        value: Value that our flag gets for any value of theirs; empty for theirs.
     """
 
     flag: str

@@ -31,7 +31,7 @@ class Translation:
 
     Attributes:
         values: Values of our settings, by dotted key, as `router.sources.load` takes them.
-        note: What became of flags and values of other routers; empty if there were none. It quotes no values
+        note: Treatment of flags and values of other routers; empty if there were none. It quotes no values
             but names of policies.
         problems: Why the gateway must not start.
     """

@@ -121,14 +121,14 @@ class ProxyStream:
         self._counted_bytes = 0
         self._modes: pb.ProtocolConfiguration | None = None
         self._trailers = False
-        """Whether trailers end the request's body, not its last piece."""
+        """True if trailers end the request's body, not its last piece."""
         self._only: Slots | None = None
         self._exchange: PickedExchange | None = None
         self._sink: UpstreamSink | None = None
         self._endpoint = ""
         self._status = 0
         self._relaying = False
-        """Whether the worker's answer is being passed on now: what is sent then is not ours."""
+        """True while the worker's answer is passed on: what is sent then is not ours."""
         self._out: list[bytes] = []
         self._finished = False
         self._renamed: tuple[bytes, bytes] | None = None

@@ -19,7 +19,7 @@ DUE_AT_ONCE_MAX = 100
 
 
 class Deadlines(Generic[Item]):
-    """Items that wait equally long. If the delay becomes shorter, add waiting ones anew, or they end late."""
+    """Items that wait equally long. If the delay gets shorter, add waiting ones again, or they end late."""
 
     __slots__ = ("_delay_s", "_due_s", "_fires_s", "_loop", "_on_due", "_timer")
 

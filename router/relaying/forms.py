@@ -8,7 +8,7 @@ Names are read strictly. Engines understand more ways to write one (``name*=``, 
 such a part is refused: it could be another field to the engine than to us.
 
 Refused are the fields that `router.gateway.bodies` refuses in JSON or `client_fields` takes out, and
-``vllm_xargs``, which may hold them. What came before may be at the worker already, but without its end an
+``vllm_xargs``, which may hold them. Earlier parts may be at the worker already, but without its end an
 engine does nothing with it.
 """
 

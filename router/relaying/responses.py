@@ -85,7 +85,7 @@ def find_worker(
 def worker_of(
     gateway: Gateway, tenant: Tenant, response_id: str, worker_id: str | None
 ) -> LocalWorker | None:
-    """Return the worker of an id; None if nobody knows the response, and any worker may be asked."""
+    """Return the worker of an id; None if no replica knows the response, and any worker may be asked."""
     shown = response_id[:128]
     if worker_id is None:
         raise NoWorker(

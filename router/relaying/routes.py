@@ -1,4 +1,4 @@
-"""Who serves a method and path: the one list of what clients reach at workers.
+"""Server of each method and path: the one list of what clients reach at workers.
 
     POST, an endpoint with a JSON body        an exchange, when the body is complete
     POST, a form with files                   an exchange, at once: the body is streamed

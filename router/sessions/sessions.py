@@ -96,7 +96,7 @@ class Sessions:
     def placed(self, parsed: ParsedRequest, worker_id: str) -> None:
         """Take note of a worker, or rank, that gets a request of a session.
 
-        Other replicas are told of another worker than before, and of the same one after half its time.
+        Other replicas learn of a new worker at once, and of the same one after half its time to live.
         """
         if not self._most:
             return

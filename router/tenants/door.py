@@ -1,11 +1,11 @@
 """The door: the tenant of a request, and the right to administer the gateway.
 
     keys file  gateway's key  presented           tenant                       admin API
-    no         no             anything            the header's, or nobody      open
-    no         yes            the gateway's key   the header's, or nobody      yes
+    no         no             anything            the header's, or none        open
+    no         yes            the gateway's key   the header's, or none        yes
     yes        any            a tenant's key      that one; the header is      no, only what lists models
                                                   ignored
-    yes        yes            the gateway's key   the header's, or nobody      yes
+    yes        yes            the gateway's key   the header's, or none        yes
     yes        no             nothing is          (401)                        closed
                               the gateway's key
     otherwise                                     401                          401

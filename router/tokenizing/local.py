@@ -23,8 +23,8 @@ from router.tokenizing.segments import SegmentTokenizer
 from router.tokenizing.tokenizer_files import UnusableTokenizer, read_tokenizer
 
 RENDERED = frozenset((Endpoint.CHAT, Endpoint.COMPLETIONS))
-"""Endpoints whose prompts can be known. What is embedded has rules of its models' own, the Responses API and
-Anthropic's are turned into conversations by each engine in its own way."""
+"""Endpoints whose prompts can be known. Embedded prompts follow rules of their models; each engine turns
+prompts of the Responses API and Anthropic's into conversations in its own way."""
 
 
 class LocalTokenizer:

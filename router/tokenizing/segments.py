@@ -48,7 +48,7 @@ class SegmentTokenizer:
     ) -> None:
         self._tokenizer = tokenizer
         self._remembered = remembered
-        # A seed that nobody knows, so that nobody can write a text with another's hash; other tokenizers'
+        # A secret seed, so that no client can write a text with another's hash; other tokenizers'
         # texts are other ones.
         self._seed = secrets.randbits(64)
         self.boundaries = boundaries(tokenizer, cut_at)[:BOUNDARIES_MAX]
@@ -127,8 +127,8 @@ def _disturbs(other: str, token: str) -> bool:
     if other != token and token in other:
         return True
     shorter = min(len(other), len(token))
-    # Begins before the token and ends within it. What begins within it comes too late: the leftmost is
-    # matched.
+    # True if it begins before the token and ends within it. One that begins within it comes too late: the
+    # leftmost is matched.
     return any(
         other.endswith(token[:length]) for length in range(1, shorter if other != token else len(token))
     )

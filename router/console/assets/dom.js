@@ -1,4 +1,4 @@
-// Building elements. Whatever comes from outside becomes text, never markup: nothing here or elsewhere in the
+// Building elements. All text from outside becomes text, never markup: nothing here or elsewhere in the
 // page sets innerHTML.
 
 /** An element with attributes and children; strings become text, null and false are left out. */

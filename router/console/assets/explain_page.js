@@ -20,7 +20,7 @@ export class ExplainPage {
     });
   }
 
-  /** Ask again for the latest requests, unless somebody is about to choose one. */
+  /** Ask again for the latest requests, unless the operator is about to choose one. */
   follow() {
     const list = byId("explain-recent");
     if (!list.matches(":hover") && !list.contains(document.activeElement)) this.open();

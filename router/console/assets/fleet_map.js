@@ -2,7 +2,7 @@
 // backlog and whose bar at the right is the cache, painted on a canvas behind the buttons (tiles.js). Colour never
 // stands alone: the fill's height says the same, and what is not healthy has a sign and a border of its own.
 //
-// Workers keep their places while somebody points at the map or moves in it with the keyboard: sorting by what
+// Workers keep their places while the operator points at the map or moves in it with the keyboard: sorting by what
 // changes every second would pull them away.
 import { byId, el, say } from "./dom.js";
 import { condition } from "./store.js";

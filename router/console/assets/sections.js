@@ -27,7 +27,7 @@ export class Sections {
       const drawn = draw(this.store.sections[name], this);
       if (UNUSED.has(name)) box.closest(".panel").hidden = !drawn;
       box.replaceChildren(drawn ?? el("p", { class: "empty" }, EMPTY[name] ?? ""));
-      // Nobody loses what they have in hand because a figure changed.
+      // The operator keeps the focus although a figure changed.
       if (held) byId(held)?.focus();
     }
   }

@@ -1,4 +1,4 @@
-// What the stream has told so far. Views ask this; nobody else keeps state of the fleet.
+// What the stream has told so far. Views ask this; no other module keeps state of the fleet.
 
 const DECISIONS_KEPT = 200;
 
