@@ -5,7 +5,7 @@
     redis+sentinel://[user:password@]host[:port],host.../service[/database]
     redis+cluster://[user:password@]host[:port],host...
 
-``rediss`` instead of ``redis`` means TLS, to Sentinels and data servers alike. The user and password
+``rediss`` instead of ``redis`` means TLS, to both Sentinels and data servers. The user and password
 in front of the hosts are those of the data servers. After a ``?`` come parameters: ``db``,
 ``username``, ``password``, ``sentinel_username``, ``sentinel_password``, and for TLS ``ssl_ca_certs``,
 ``ssl_certfile``, ``ssl_keyfile`` (paths), ``ssl_cert_reqs`` (``required`` or ``none``) and
@@ -50,7 +50,7 @@ class RedisAddress:
     """A Redis URL, understood.
 
     Attributes:
-        kind: What the endpoints are.
+        kind: Kind of the endpoints.
         endpoints: One server; or some Sentinels or cluster nodes, any of which knows the rest.
         service: Name of the primary among what the Sentinels watch.
         data: Options of a connection to a data server, as redis-py takes them; ``tls`` is how TLS is spoken,

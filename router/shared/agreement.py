@@ -104,7 +104,7 @@ class Agreement:
             lag_s: How far this replica is behind in the log.
 
         Returns:
-            Tags of the kinds that this replica shall publish again now.
+            Tags of the kinds that this replica must publish again now.
         """
         if lag_s > LAG_S_MAX:
             self.interrupted()

@@ -16,10 +16,10 @@ class CompletingFold:
     """Completes placements on their way from the log into the fold.
 
     Args:
-        fold: What operations are applied to.
+        fold: Fold that operations are applied to.
         forms: Completes placements, asks for prompts and answers.
         clock: Log time.
-        send: Takes an encoded operation that shall go into the log.
+        send: Takes an encoded operation that goes into the log.
     """
 
     def __init__(

@@ -21,7 +21,7 @@ class SharingRules:
         "instead of redis over TLS. User and password are the data server's; those of the Sentinels follow "
         "as ?sentinel_username= and ?sentinel_password=, TLS files as ?ssl_ca_certs=, ?ssl_certfile= and "
         "?ssl_keyfile=. "
-        "Empty: a Valkey of our own is started, which the processes of this host share and nobody else.",
+        "Empty: a Valkey of our own is started, which only the processes of this host share.",
         common=True,
     )
     redis_url_file: str = setting(
@@ -105,13 +105,13 @@ class LogStatus:
         skipped_ops: Operations skipped since the start, by reason (`router.shared.ports.SkipReason`).
         replicas: Ids of the replicas that are alive, this one included.
         ready: The log had once been read to its end: this replica is as warm as the others.
-        warming: What it still reads before that; None if nothing.
+        warming: Part that it still reads before that; None if nothing.
         onward_ops: Placements that this replica published with the new part of their prompt.
         unknown_paths: Placements of others that go on from a prompt that this replica had to ask for.
         differing: Kinds of register of which living replicas have known different words for ten seconds, and
-            which replicas do (`router.shared.agreement`).
+            those replicas (`router.shared.agreement`).
         lost: Ids of replicas that fell silent in the last ten minutes and have not come back.
-        published_again: How often this replica published a kind of register again for that reason.
+        published_again: Times that this replica published a kind of register again for that reason.
     """
 
     connected: bool

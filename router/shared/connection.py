@@ -1,6 +1,6 @@
 """One connection of redis-py to one Redis server: commands out, answers in, in the same order.
 
-redis-py connects, speaks TLS, logs in, parses answers and names errors. What it does not do is here: any
+redis-py connects, speaks TLS, logs in, parses answers and names errors. This module adds concurrency: any
 number of calls may be under way, and answers belong to them in turn (decision 0053).
 
     call --pack--> redis-py --> server --> redis-py --> task that reads --> oldest call that waits
@@ -76,7 +76,7 @@ class Connection:
         self._redis = _made(endpoint, options, timeout_s, partial(_Parser, self._heard))
         self._loop = asyncio.get_running_loop()
         self._reading: asyncio.Task[None] | None = None
-        # Of each call: the answers so far, how many it expects, and what waits for the last one.
+        # Per call: the answers so far, how many it expects, and the future that waits for the last one.
         self._waiting: deque[tuple[list[Any], int, asyncio.Future[list[Any]]]] = deque()
         self._timer: asyncio.TimerHandle | None = None
         self._quiet_since_s = 0.0
@@ -97,14 +97,14 @@ class Connection:
             name: Shown to operators (``CLIENT LIST``).
 
         Raises:
-            RedisLost: Nobody there, not in time, or the login was refused.
+            RedisLost: No server there, not in time, or the login was refused.
         """
         connection = cls(endpoint, options, timeout_s)
         try:
             async with asyncio.timeout(2 * timeout_s):
                 await connection._redis.connect()  # type: ignore[no-untyped-call]
                 connection._reading = asyncio.create_task(connection._read(), name="redis-answers")
-                # Whatever the answer: it asks for a sign of life, and its refusal harms nobody.
+                # Any answer is a sign of life, and a refusal of this command does no harm.
                 await connection.exchange([("CLIENT", "SETNAME", name)])
         except BaseException as error:
             await connection.aclose()
@@ -180,7 +180,7 @@ class Connection:
                 except ResponseError as error:
                     reply = error
                 if not waiting:
-                    reason = f"an answer that nobody asked for: {reply!r:.100}"
+                    reason = f"an answer without a call for it: {reply!r:.100}"
                     return
                 replies, expected, done = waiting[0]
                 replies.append(reply)

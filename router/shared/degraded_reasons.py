@@ -23,7 +23,7 @@ class DegradedReasons:
         return next((self._reasons[loop] for loop in sorted(self._reasons, key=LAST.__contains__)), None)
 
     def has(self, loop: str) -> bool:
-        """Whether a loop cannot do its work."""
+        """True if a loop cannot do its work."""
         return loop in self._reasons
 
     def set(self, loop: str, reason: str) -> None:

@@ -53,7 +53,7 @@ class EmbeddedValkey:
 
     @property
     def url(self) -> str:
-        """What to give as ``--redis-url`` to every process that shares this server."""
+        """Value of ``--redis-url`` for every process that shares this server."""
         return f"unix://{self._socket}"
 
     @property

@@ -1,9 +1,9 @@
 """Sees to it that Redis holds a snapshot from which a newcomer can start.
 
-Every replica looks once a second. Whoever finds one due and gets the lease writes it:
+Every replica looks once a second. A replica that finds one due and gets the lease writes it:
 
-    too old, or too much log behind it           the ordinary case; what takes long to write is written
-                                                 half of the time at most, unless the log grows too fast
+    too old, or too much log behind it           the ordinary case; a slow snapshot is written half of the
+                                                 time at most, unless the log grows too fast
     Redis lost what we knew, or we had to drop   written at once, with a mark in the log that makes the
     operations of our own                        others merge it: the log does not tell what is in it
     unsound, or of an older version              by a warm replica at once; one that could not start from
@@ -39,7 +39,7 @@ from router.shared.streams import StreamId
 ENTRIES_MAX = 40_000
 
 HURRY_ENTRIES = LOG_ENTRIES_MAX // 8
-"""So much log behind a snapshot makes the next one due at once, and lets it be written without pauses: Redis
+"""Entries behind a snapshot that make the next one due at once, and let it be written without pauses: Redis
 drops what is older than `LOG_ENTRIES_MAX`, whether or not a snapshot has it. Between two snapshots come this
 many entries and those of writing both."""
 
@@ -64,11 +64,11 @@ class SnapshotKeeper:
     Args:
         interval_s: Age at which the snapshot is replaced, in seconds.
         clock: Log time.
-        fold: What is written.
+        fold: State that is written.
         store: Where it goes.
         reader: Knows our place in the log.
-        publisher: Sends what the snapshot includes, and knows what was dropped.
-        waits: Whether the fold lacks prompts that were asked for.
+        publisher: Sends the operations that the snapshot includes, and knows the dropped ones.
+        waits: True if the fold lacks prompts that were asked for.
         hold_s: Seconds for which a snapshot that is due waits for them at most.
 
     Attributes:
@@ -146,7 +146,7 @@ class SnapshotKeeper:
         return True
 
     def _held(self) -> bool:
-        """Whether a snapshot that is due should wait a moment."""
+        """True if a snapshot that is due should wait a moment."""
         if not self._waits():
             self._held_since_s = None
             return False

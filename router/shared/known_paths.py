@@ -9,14 +9,14 @@ at which a prompt left what others share, such as a system prompt.
     told: S c, |S|   path  [S] [S c     ]     anchors  S, c     a new one: S becomes an anchor
     told: S d        path  [S d         ]     anchors  d        told from S
 
-A conversation has one path, which grows; so resolving an anchor is one slice, whatever the number of turns.
+A conversation has one path, which grows; so resolving an anchor is one slice for any number of turns.
 A junction has a path of its own, which never grows: it outlives the conversation that showed it.
 
 Memory is bounded in bytes. The oldest paths that are not recent go first. A publisher must not refer to what
 another replica has forgotten, and replicas see the log in slightly different orders. So only a *recent*
 anchor is referred to. Time goes in generations, each a quarter of the bound in distinct bytes told; recent
 are the present generation and the one before. A path that is told again as a whole, or from a recent anchor,
-is recent again. `reset` makes everything old: after it only what is told anew is referred to.
+is recent again. `reset` makes everything old: after it only anchors that are told again are referred to.
 
 All of this decides how many bytes are sent, never what they mean: an anchor resolves to its path or to none.
 """
@@ -64,7 +64,7 @@ class _Known:
 
 
 _UNKNOWN = _Known(b"", 0, grows=False), -1
-"""Of an anchor that is not known: no prompt ends at that depth."""
+"""Value for an unknown anchor: no prompt ends at that depth."""
 
 
 class KnownPaths:
@@ -258,6 +258,6 @@ class KnownPaths:
 
 
 def _agree(one: bytes, other: bytes, blocks: int) -> bool:
-    """Whether two paths begin with the same blocks."""
+    """True if two paths begin with the same blocks."""
     size = HASH_BYTES * blocks
     return other.startswith(one if len(one) == size else one[:size])

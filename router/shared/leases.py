@@ -9,14 +9,13 @@ Rounds follow each other for as long as an account is due; what becomes due duri
 So there is one round under way at any time, whatever the load. Accounts are looked at every `LOOK_S`: what
 is not used goes back, tokens in flight are renewed.
 
-*Redis late or gone.* Nobody waits longer than `WAIT_S` (and a second look: an answer that came while this
-process was held up has come). As long as the round is overdue, or the link lost, nobody waits at all: each
-replica admits what its share of the limit allows, the limit divided by the replicas that lived last. What
-it admits is told when Redis is back, one account first, so that replicas which come back together do not
-fall upon it.
+*Redis late or gone.* No charge waits longer than `WAIT_S` (and a second look: an answer that came while this
+process was held up has come). While the round is overdue, or the link lost, no charge waits at all: each
+replica admits its share of the limit, the limit divided by the replicas that lived last. It tells these uses
+when Redis is back, one account first, so that replicas which come back together do not overload it.
 
 *Another primary.* A primary that slept through a failover grants on until a Sentinel tells it, beside the one
-that grants to everybody else; so who is connected asks the Sentinels now and then, and goes over.
+that grants to all others; so a connected replica asks the Sentinels now and then, and goes over.
 
 Nothing is asked, and no connection made, before the first charge.
 """
@@ -219,7 +218,7 @@ class Leases:
             self._look_timer = self._loop.call_later(LOOK_S, self._look)
 
     def _look(self) -> None:
-        """Find the accounts that are due though nobody waits, and forget those that are over."""
+        """Find the accounts that are due without a waiting charge, and forget those that are over."""
         now_us = self.now_us()
         for account in list(self._active):
             if account.due(now_us):
@@ -261,7 +260,7 @@ class Leases:
             logger.info("limits are kept over all replicas again", extra={"event": "limits.recovered"})
         now_us = self.now_us()
         for account, answer in zip(accounts, answers, strict=True):
-            # Called by the loop: whatever one of them does, the next is told.
+            # Called by the loop: an error in one of them does not keep the next from being told.
             for charge in account.answered(reply_of(answer), now_us):
                 self._loop.call_soon(charge.decided, charge)
             if account.waits:
@@ -288,7 +287,7 @@ class Leases:
         return await self._link.calls(*commands)
 
     def _fail(self, reason: str) -> None:
-        """Redis is gone or refuses: whoever waits is decided about here."""
+        """Redis is gone or refuses: decide here about all charges that wait."""
         if self._lost is None:
             logger.warning(
                 "limits are kept by each replica's fair share",

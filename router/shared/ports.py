@@ -1,4 +1,4 @@
-"""What the shared log needs from its owner: a fold to apply to, and somebody to tell.
+"""Parts that the shared log needs from its owner: a fold to apply to, and a listener to tell.
 
 The payload is opaque here. `policies.FleetState` is the fold; the listener turns events into
 metrics. All calls are synchronous, on the event loop, and must be quick.
@@ -26,7 +26,7 @@ class Fold(Protocol):
 
     @property
     def load_reports(self) -> LoadPort:
-        """What is in flight here."""
+        """Load in flight here."""
 
     @property
     def snapshot_version(self) -> int:
@@ -35,8 +35,8 @@ class Fold(Protocol):
     def snapshot_steps(self) -> Iterator[bytes | None]:
         """Encode the whole state, in pieces well under a megabyte; None where there is none yet.
 
-        Operations may be applied between two steps, each of which takes microseconds. Whatever was
-        applied before the first is in it.
+        Operations may be applied between two steps, each of which takes microseconds. Operations that were
+        applied before the first step are in it.
         """
 
     def digests(self) -> Mapping[int, list[int]]:
@@ -61,7 +61,7 @@ class Fold(Protocol):
         operations in it that were skipped.
 
         Args:
-            pieces: What `snapshot_steps` gave.
+            pieces: Pieces that `snapshot_steps` gave.
             own: Id of this replica, which knows best what it does itself.
             missed: Part of the log was not read, and reading goes on where the snapshot ends.
 
@@ -105,7 +105,7 @@ class SharedListener(Protocol):
         """This replica restored the snapshot."""
 
     def snapshot_merged(self) -> None:
-        """What a snapshot says is in the fold."""
+        """The content of a snapshot is in the fold."""
 
     def snapshot_refused(self, reason: RefusalReason) -> None:
         """There is a snapshot, but this replica cannot use it."""

@@ -10,12 +10,12 @@ flush all the same. An operation waits half as long as with the pause in front, 
 While no sibling waits for them the pause is long (`router.shared.peer_presence`).
 
 Placements go out with the new part of their prompt where all replicas know the rest
-(`router.shared.placed_forms`). The buffer holds them whole: what has to be sent again may be news then.
+(`router.shared.placed_forms`). The buffer holds them whole: a prompt that is sent again may be new then.
 
 The last operation of a flush is this replica's load vector, if one is due (`policies.state.load_vectors`).
 
 An operation leaves the buffer when Redis has acknowledged its entry. If the acknowledgement is
-lost, the entry may come twice, which operations bear. What was acknowledged last is remembered, in case
+lost, the entry may come twice, which operations bear. The newest acknowledged entries are remembered, in case
 Redis loses it (`router.shared.resend_buffer`). The buffer is bounded in operations and
 bytes; when Redis is gone for long the oldest are dropped and counted, and the snapshot that
 follows (`router.shared.snapshot`) tells the others what they said.
@@ -68,12 +68,12 @@ class Publisher:
 
     Args:
         writer: Names this process in the log; unique per start.
-        keys: The namespace.
+        keys: Keys of the namespace.
         listener: Told about flushes and drops.
         degraded_reasons: Where a refusal shows.
-        presence: Knows whether anybody waits for what is published.
+        presence: Knows if another replica waits for the published operations.
         forms: Shortens placements on their way out.
-        vectors: Tell what is in flight.
+        vectors: Tell the load in flight.
         rules: How often it writes, and how much it holds.
     """
 
@@ -132,7 +132,7 @@ class Publisher:
         """Append what was put, at once but not too often. Runs as long as the session.
 
         Raises:
-            RedisLost: What was not acknowledged stays buffered for the next session.
+            RedisLost: Entries without an acknowledgement stay buffered for the next session.
         """
         while True:
             await self._wake.wait()
@@ -161,7 +161,7 @@ class Publisher:
         """Append everything put before now, as entries of about `ENTRY_BYTES_MAX` at most.
 
         Raises:
-            StateError: What was not acknowledged stays buffered.
+            StateError: Entries without an acknowledgement stay buffered.
         """
         async with self._turn:  # also for what another flush has under way
             left = self._bytes - await self._append(link)

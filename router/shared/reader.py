@@ -1,4 +1,4 @@
-"""What the others did: the log read in order, and where in it we are.
+"""Operations of the others: the log read in order, and our place in it.
 
     locate --> XREAD BLOCK --> apply --> XREAD BLOCK ...
        ^            |
@@ -54,18 +54,18 @@ SLICE_S = 0.002
 # Nor does merging a snapshot, whose steps take microseconds.
 SNAPSHOT_SLICE_S = 0.001
 REASON_CHARS_MAX = 200
-# Of the time that a snapshot takes, the rest is merging (`loadtest.bench.snapshots`).
+# Share of the time that a snapshot takes; the rest is merging (`loadtest.bench.snapshots`).
 FETCHED_SHARE = 0.1
 
 
 @dataclass(frozen=True, slots=True)
 class ReaderRules:
-    """What a reader reads, and how.
+    """Settings of a reader.
 
     Attributes:
         writer: Names this process; its entries are skipped.
         replica: Id of this replica.
-        keys: The namespace.
+        keys: Keys of the namespace.
         margin_s: How much of the log is kept behind the snapshot, seconds.
         block_s: Longest wait for one reply, seconds.
     """
@@ -92,10 +92,10 @@ class Reader:
         marked: Id of the newest of them.
 
     Args:
-        rules: What it reads, and how.
-        fold: What operations are applied to.
+        rules: Settings of the reader.
+        fold: Fold that operations are applied to.
         clock: Log time, for the lag.
-        snapshots: Where a gap is mended from.
+        snapshots: Source from which a gap is mended.
         listener: Told about everything.
         on_left: Called for every `Left` in the log, with its writer.
         redis_latency: Told how late a read that found nothing came back; its problems show that Redis refuses
@@ -171,7 +171,7 @@ class Reader:
 
     @property
     def warming(self) -> Warming | None:
-        """What is still to be read before this replica is as warm as the others; None if nothing is."""
+        """Part to read before this replica is as warm as the others; None if nothing is left."""
         if self._restored is not None:
             return Warming("snapshot", self._restored)
         if self.ready.is_set():
@@ -183,7 +183,7 @@ class Reader:
         return Warming("log", read_ms / all_ms if all_ms else 0.0)
 
     async def vanished(self, commands: RedisLink) -> bool:
-        """Whether what was read is not in the log any more: Redis was flushed or rolled back."""
+        """True if entries that were read are not in the log any more: Redis was flushed or rolled back."""
         position = self.position  # before asking: it moves on while the answer comes
         if position == START or await self._in_log(position, commands):
             return False
@@ -279,10 +279,10 @@ class Reader:
         return number + 1, mark
 
     def _apply(self, fields: dict[bytes, bytes], now_us: int, until_us: int) -> int:
-        """Apply one entry of another replica; return how many operations. What cannot be applied is counted.
+        """Apply one entry of another replica; return the number of operations. Failures are counted.
 
         Args:
-            fields: Of the entry.
+            fields: Fields of the entry.
             now_us: Log time.
             until_us: Last log time that an operation may have.
         """
@@ -300,7 +300,7 @@ class Reader:
                 apply(op, now_us)
                 if type(op) is Left:
                     self._on_left(op, fields.get(b"r", b""))
-            except Exception as error:  # noqa: BLE001 - whatever is wrong with one operation, the next is read
+            except Exception as error:  # noqa: BLE001 - after any failed operation, the next is read
                 failed += 1
                 self._explain(op, error)
         if unknown or invalid or failed or future:
@@ -369,7 +369,7 @@ class Reader:
                 self._skip(end.value or 0, "invalid")
                 self._listener.snapshot_merged()
                 return True
-            except Exception as error:  # noqa: BLE001 - whatever its bytes are, the log is read on
+            except Exception as error:  # noqa: BLE001 - after any bytes, the log is read on
                 reason = f"{type(error).__name__}: {error}"[:REASON_CHARS_MAX]
                 await self._snapshots.refuse(bulk, snapshot.head, "unreadable", reason)
                 return False

@@ -64,7 +64,7 @@ class RedisLink:
 
     @property
     def connected(self) -> bool:
-        """Whether there is a connection that is not known to be lost."""
+        """True if there is a connection that is not known to be lost."""
         return self._connection is not None and self._connection.lost is None
 
     @property
@@ -91,12 +91,12 @@ class RedisLink:
         return await self._exchange(commands) if commands else []
 
     async def replaced(self) -> bool:
-        """Whether another server is the right one by now, although this one answers."""
+        """True if another server is the right one by now, although this one answers."""
         endpoint = self.endpoint
         return endpoint is not None and await replaced(self._address, endpoint, self._timeout_s)
 
     def lose(self, reason: str) -> None:
-        """Give up the connection, if there is one: what is under way fails, and the next call looks anew."""
+        """Give up the connection, if there is one: calls under way fail, and the next call looks again."""
         if self._connection is not None:
             self._connection.lose(reason)
 

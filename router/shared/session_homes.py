@@ -60,7 +60,7 @@ _decode = msgspec.msgpack.Decoder(dict[str, bytes]).decode
 
 
 class SessionHomes:
-    """What one process tells and hears of sessions. For use from the event loop's thread.
+    """Words on sessions that one process tells and hears. For use from the event loop's thread.
 
     Attributes:
         dropped: Words that other replicas did not get, since Redis did not take them in time.

@@ -5,7 +5,7 @@
                           size bytes, sum xxh3 of them all, bad once a replica could not use them,
                           mark stream id of the entry that asks all to merge it, if one does
     cw:{ns}:snap:{name}   the pieces, a hash by number; each well under a megabyte, so that
-                          none holds up Redis, and everybody behind us in its queue
+                          none holds up Redis, and all others in its queue
 
 A snapshot is written while the process serves: `Fold.snapshot_steps` in slices of a millisecond,
 with pauses, each piece as soon as it is there. All of it is fenced by the lease:
@@ -15,19 +15,20 @@ with pauses, each piece as soon as it is there. All of it is fenced by the lease
                       -> still mine? point the head to the pieces, trim the log, give the lease back
 
 Own operations go to the log first, since newcomers would know them and the others never would, should
-the writer die. A replica that has not yet read what the snapshot before covers, or its mark, does not replace
-it, unless the log has never come that far: then the head is wrong, and no replica will ever have read it.
+the writer die. A replica that has not yet read the log covered by the snapshot before, or its mark, does not
+replace it, unless the log has never come that far: then the head is wrong, and no replica will ever have read
+it.
 
-Nobody sees the new pieces before the head points to them, and the old ones stay for `GRACE_S`, so
-that whoever is reading them may finish. A writer that dies leaves pieces and a lease that expire; one
+The head does not point to the new pieces before all are there, and the old ones stay for `GRACE_S`, so
+that their readers may finish. A writer that dies leaves pieces and a lease that expire; one
 that was paused finds its lease gone and changes nothing, so an old snapshot never replaces a newer one.
 The log keeps `TRIM_MARGIN_S` behind the snapshot, so that a replica which is a few seconds late finds
 its place. The scripts run even when Redis is out of memory (``allow-oom``, Redis 7): a snapshot is
 what frees memory. And they trim without a limit (``LIMIT 0``): Redis would take no more than 10,000 entries
 away, fewer than may come until the next one.
 
-What cannot be used is *refused*: one log line, one count, and a mark on the head, on which a warm
-replica writes the next one at once. A snapshot of a newer version is left to those who can read it.
+An unusable snapshot is *refused*: one log line, one count, and a mark on the head, on which a warm
+replica writes the next one at once. A snapshot of a newer version is left to replicas that can read it.
 """
 
 import asyncio
@@ -125,17 +126,17 @@ return redis.call('HSET', KEYS[1], 'bad', '1')
 
 @dataclass(frozen=True, slots=True)
 class SnapshotHead:
-    """What is known of a snapshot without reading it.
+    """Description of a snapshot, known without reading it.
 
     Attributes:
         version: Format of the pieces; these first three fields keep their meaning in every version.
         covered: Everything in the log up to this id is included.
         at_us: Log time at which writing began.
-        name: Of its pieces; empty if it is of another version.
+        name: Name of its pieces; empty if it is of another version.
         pieces: Their number.
-        size_bytes: Of all pieces together.
+        size_bytes: Size of all pieces together.
         checksum: xxh3 of all pieces, hexadecimal.
-        sound: Its pieces are all there, and nobody has refused it.
+        sound: Its pieces are all there, and no replica has refused it.
     """
 
     version: int
@@ -231,7 +232,7 @@ class SnapshotStore:
 
         Args:
             link: For short commands.
-            head: Of the snapshot; None if there is none that makes sense.
+            head: Head of the snapshot; None if there is none that makes sense.
             reason: Why, in a word.
             detail: Why, in many.
         """
@@ -252,7 +253,7 @@ class SnapshotStore:
                 await link.call("EVAL", _CONDEMN, 1, self._keys.snapshot, head.name)
 
     async def acquire(self, link: RedisLink) -> bool:
-        """Take or extend the lease; False while somebody else has it."""
+        """Take or extend the lease; False while another replica has it."""
         return bool(await link.call("EVAL", _ACQUIRE, 1, self._keys.lease, self._writer, int(LEASE_S * 1000)))
 
     async def write(
@@ -325,7 +326,7 @@ class SnapshotStore:
         )
 
     async def _head(self, link: RedisLink) -> tuple[SnapshotHead | None, bool]:
-        """The head, without looking at the pieces, and whether somebody refused it.
+        """Return the head, without looking at the pieces, and True if a replica refused it.
 
         Raises:
             ValueError: It makes no sense.

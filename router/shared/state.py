@@ -17,8 +17,8 @@ What Redis may lose although it acknowledged it, comes back: if another server p
 before, or our place in the log is gone, the newest own entries are appended again. If no snapshot
 covers that place (Redis is empty or rolled back), or own operations were dropped, the fold goes into
 a snapshot that the others are asked to merge (`router.shared.keeper`), and every replica says again what it
-has in flight. And heartbeats carry digests of all registers, so that what one replica alone knows is found
-whatever took it from the others (`router.shared.agreement`).
+has in flight. And heartbeats carry digests of all registers, so that a word that one replica alone knows is
+found, for any cause of its loss at the others (`router.shared.agreement`).
 """
 
 import asyncio
@@ -106,9 +106,9 @@ class SharedState:
 
     Args:
         rules: How operations and snapshots are shared.
-        url: Where Redis is (`router.shared.server.RedisLink`).
+        url: Address of Redis (`router.shared.server.RedisLink`).
         replica: Id of this replica, unique in the namespace among those that run.
-        fold: What every replica's operations are applied to.
+        fold: Fold that every replica's operations are applied to.
         clock: Log time; the one that stamps the operations published here.
         listener: Told what happens, for metrics.
         hooks: The process around it.
@@ -236,11 +236,11 @@ class SharedState:
 
     @property
     def wrote_snapshot(self) -> bool:
-        """Whether the newest snapshot is this replica's."""
+        """True if the newest snapshot is this replica's."""
         return self._keeper.wrote_us is not None and self._keeper.wrote_us == self._keeper.at_us
 
     async def replicas_vitals(self) -> dict[str, Vitals | None]:
-        """What every living replica says of itself, in order of their ids; one round trip.
+        """Vitals of every living replica, in order of their ids; one round trip.
 
         Returns:
             None for those whose word does not reach us: without Redis, all but our own.
@@ -372,7 +372,7 @@ class SharedState:
         if changed or not self._seed_known.is_set():
             if self._seed_known.is_set():
                 logger.warning(
-                    "the namespace has another hash seed: this replica learns anew which prompts are cached",
+                    "the namespace has another hash seed: this replica learns the cached prompts again",
                     extra={"event": "seed.changed"},
                 )
             self._hooks.on_seed(self._seed.value)
@@ -538,7 +538,7 @@ class SharedState:
         self.publish(op)
 
     async def _snapshot_loop(self, commands: RedisLink, bulk: RedisLink) -> None:
-        """Look every second whether a snapshot is due, and write it if nobody else does."""
+        """Look every second whether a snapshot is due, and write it if no other replica does."""
         while True:
             try:
                 await self._snapshot_tick(commands, bulk)
@@ -560,18 +560,18 @@ class SharedState:
         if not self.status.ready:
             return
         if self._reader.marks > self._answered_marks:
-            # Somebody found that Redis has lost something: it may be what we said last.
+            # A replica found that Redis has lost something: it may be our newest entries.
             self._answered_marks = self._reader.marks
             self._publisher.resend()
             self._must_disown = True
         self._disown()
         if not await self._keeper.look(commands, bulk):
-            # Under load the log begins anew before anybody finds it empty.
+            # Under load the log begins again before a replica finds it empty.
             self._server, self._must_disown = None, True
             raise RedisLost("the snapshot is gone from Redis")
 
     def _disown(self) -> None:
-        """If an end may not have reached everybody: release all that is in flight here and reserve it again.
+        """If an end may not have reached all replicas: release all that is in flight here, reserve it again.
 
         An end is lost when the full buffer drops it, when Redis loses it, and when it comes before a snapshot
         that a sibling starts from, which lists only what goes on. A former life under our id ended nothing.
@@ -599,7 +599,7 @@ async def _server_process(link: RedisLink) -> bytes | None:
 
 
 async def _report(loop: Coroutine[None, None, None], failed: asyncio.Future[Exception]) -> None:
-    """Run a loop of a session; its failure ends the session, and is nobody else's exception.
+    """Run a loop of a session; its failure ends the session, and is raised only there.
 
     (A `asyncio.TaskGroup` whose task fails hides a cancellation that comes at the same time.)
     """

@@ -5,7 +5,7 @@
 
 Keys are hashes of tenant and id, so a tenant never finds the response of another one. Entries are bounded by
 their time to live and, for each process, by ``responses_max``: the oldest one is deleted, here and in Redis.
-What is due and what is asked are bounded, too. Without Redis each process knows its own responses.
+Due and asked entries are bounded, too. Without Redis each process knows its own responses.
 
 Nothing is asked, and no connection made, before the first response.
 """
