@@ -54,7 +54,7 @@ class LogRules:
     log_level: LogLevel = setting("info", "Least severe level that is logged.", live=True, common=True)
     request_logs: bool = setting(
         True,  # noqa: FBT003 - a default
-        "Whether each request is logged with one line at its end. Never holds prompt text.",
+        "Log each request with one line at its end, without prompt text.",
         live=True,
     )
     request_log_ratio: float = setting(

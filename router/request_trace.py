@@ -33,8 +33,8 @@ class RequestTraceRules:
 
     request_trace: str = setting(
         "",
-        "File that gets one JSON line per request, for `cacheway simulate`: when it came, its lengths, the "
-        "hashes of its blocks, how it went. Never prompt text. Several processes may share it. Empty: none.",
+        "File that gets one JSON line per request, for `cacheway simulate`: its time, lengths, hashes of "
+        "blocks and outcome, never prompt text. Several processes may share it. Empty: none.",
     )
     request_trace_bytes_max: int = setting(
         1 << 30,

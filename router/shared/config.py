@@ -30,7 +30,7 @@ class SharingRules:
     )
     namespace: str = setting(
         "default",
-        "Name of the fleet: replicas with the same name and Redis share what they know.",
+        "Name of the fleet: replicas with the same name and Redis share their state.",
         allowed="1 to 64 letters, digits, '.', '_' or '-'",
         pattern=r"^[A-Za-z0-9._-]{1,64}$",
         common=True,
@@ -44,15 +44,15 @@ class SharingRules:
     )
     flush_interval_ms: float = setting(
         3.0,
-        "Pause between two flushes to Redis, in milliseconds: what is learned meanwhile goes together. "
-        "Longer saves CPU and makes siblings learn later. What happens after a quiet moment goes at once. "
-        "Among more than eight replicas it is at least 1 ms for each one more.",
+        "Pause between two flushes to Redis, in milliseconds: operations that come meanwhile go together. "
+        "Longer saves CPU and makes siblings learn later. The first operation after a quiet moment goes at "
+        "once. Among more than eight replicas it is at least 1 ms for each one more.",
         ge=0,
         le=1000,
     )
     heartbeat_ttl_s: float = setting(
         3.0,
-        "Time without a heartbeat after which siblings drop what a replica had in flight, in seconds. It "
+        "Time without a heartbeat after which siblings drop a replica's requests in flight, in seconds. It "
         "is refreshed at least four times as often.",
         ge=0.5,
         le=60,
