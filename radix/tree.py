@@ -60,7 +60,8 @@ WIDE_ENDS_MIN = 32
 """Workers with ends in a node from which on they are looked at as columns: 20 µs, one by one 0.6 µs each."""
 
 JOINED_HOLDERS_MAX = 16
-"""With more holders, times are compared only when one comes back: it costs O(holders), as dividing did."""
+"""Holders up to which times are always compared; with more, only when one comes back: it costs O(holders), as
+dividing did."""
 
 
 SAMPLED_MAX = 1024

@@ -94,7 +94,7 @@ class AttentionProfile:
         return self.kind != "full"
 
     def answer_end(self, prompt_tokens: int, total_tokens: int, *, branched: bool) -> int:
-        """Where SGLang can go on after an answer, in tokens; 0 if only before the prompt's last chunk.
+        """Depth to go on from after an answer of SGLang, in tokens; 0 if only before the prompt's last chunk.
 
         Args:
             prompt_tokens: Length of the prompt.

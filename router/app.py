@@ -85,7 +85,7 @@ from router.vital_signs import VitalSigns
 logger = logging.getLogger(__name__)
 
 SEED_WAIT_S = 2.0
-"""How long a start waits for the seed of hashes; without Redis the replica begins with one of its own."""
+"""Time that a start waits for the seed of hashes; without Redis the replica begins with one of its own."""
 
 
 class GatewayProcess:

@@ -35,7 +35,7 @@ def _ports(words: tuple[str, ...]) -> tuple[str, ...]:
 
 @dataclass(frozen=True)
 class PickerRules:
-    """How a proxy is told where its requests go, by the endpoint-picker protocol."""
+    """Choice of workers for proxies, by the endpoint-picker protocol."""
 
     enabled: bool = setting(
         False,  # noqa: FBT003 - a default

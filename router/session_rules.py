@@ -39,12 +39,12 @@ SESSION_FIELDS: tuple[SessionField, ...] = (
     "metadata.user_id",
     "prompt_cache_key",
 )
-"""Without those that name a user, who may have many sessions at once."""
+"""Default fields, without those that name a user: a user may have many sessions at once."""
 
 
 @dataclass(frozen=True)
 class SessionRules:
-    """How requests that belong together are recognised."""
+    """Recognition of requests that belong together."""
 
     session_headers: Annotated[tuple[HeaderName, ...], AfterValidator(distinct)] = setting(
         SESSION_HEADERS,

@@ -36,7 +36,7 @@ CALM_RATIO = 0.5
 
 
 class LinkState(StrEnum):
-    """How a link is."""
+    """State of a link."""
 
     ABUNDANT = "abundant"
     SCARCE = "scarce"
@@ -46,7 +46,7 @@ class LinkState(StrEnum):
 
 @dataclass(frozen=True)
 class LinkStateRules:
-    """When a link is in which state."""
+    """Bounds between the states of a link."""
 
     scarce_above: float = setting(
         0.7,

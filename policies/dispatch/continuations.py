@@ -74,7 +74,7 @@ class Continuations:
         return block, prompt_tokens
 
     def _seen(self, before: tuple[int, int, int] | None, cached_tokens: int) -> tuple[float, float]:
-        """How far prompts continue: the prompt before, and its answer; what this one says itself counts."""
+        """Shares of prompts that continue the prompt before, and its answer; this one's own report counts."""
         prompts, answers = self._prompts, self._answers
         if before is not None:
             prompt_tokens, prompt_end, end = before

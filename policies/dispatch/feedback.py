@@ -56,8 +56,8 @@ PRIOR_TOKENS = 1_000
 """Weight of the estimate before the first answer, so that a single odd answer cannot overturn it."""
 
 TEXT_SLACK = 1.25
-"""How much denser in tokens the start of a text may be than its whole: prose takes 4 to 5 bytes per token,
-code and JSON 3 to 4."""
+"""Factor by which the start of a text may be denser in tokens than its whole: prose takes 4 to 5 bytes per
+token, code and JSON 3 to 4."""
 
 BYTES_PER_TOKEN_RANGE = (0.25, 64.0)
 """Outside of it an answer counts something else than the prompt's text (images, truncated inputs)."""
@@ -146,11 +146,11 @@ class _Answers:
     """Latest answers of one worker, to find out that it has lost its whole cache.
 
     Attributes:
-        fresh: When it last answered a prompt that starts with these blocks, the latest last.
+        fresh: Time of its last answer to a prompt that starts with these blocks, the latest last.
         reuses: True if it had something cached since the last supposed loss.
         failures: Predictions in a row that failed completely.
-        since_us: When the first of them was placed.
-        failed_us: When the last of them was answered.
+        since_us: Log time at which the first of them was placed.
+        failed_us: Log time at which the last of them was answered.
         prompt_tokens: Tokens of all prompts whose cached part it told.
         cached_tokens: That part.
     """
@@ -218,9 +218,9 @@ class _Seen:
     """Prompt bytes and tokens of one model, as `_Share` has them of other estimates.
 
     Attributes:
-        bytes: Of about the last `MEMORY_TOKENS`, of all replicas.
+        bytes: Bytes of about the last `MEMORY_TOKENS`, of all replicas.
         tokens: The same prompts' tokens.
-        unsaid_bytes: Of prompts that were answered here and that no word has yet.
+        unsaid_bytes: Bytes of prompts that were answered here and that no word has yet.
         unsaid_tokens: Their tokens.
         word: Log time and replica of the word that the mean goes on from; None if there was none.
     """
@@ -316,7 +316,7 @@ class Feedback:
 
         Args:
             request: The request's facts.
-            attempt: How it was placed.
+            attempt: Its placement.
             usage: Counts that the engine reported.
             ttft_s: Seconds from sending to the end of the prefill, which the first body byte marks; None if
                 nothing does (an answer that is not streamed).

@@ -158,7 +158,7 @@ class ServiceFit:
 
         Args:
             told: Their model.
-            observations: How many it was learned from, at least 1.
+            observations: Number of observations behind it, at least 1.
             sums: Result of `sums` of their fit. Without them, or if they make no sense, as much is known of
                 each parameter alone as of all together.
         """
@@ -198,7 +198,7 @@ class ServiceFit:
 
     @property
     def weight(self) -> int:
-        """How many observations the model stands for, of all who learned it; at most `FIT_MEMORY`."""
+        """Observations that the model stands for, of all replicas that learned it; at most `FIT_MEMORY`."""
         return min(self._told + self._since_told, FIT_MEMORY)
 
     def _start_from(self, base: ServiceModel) -> None:

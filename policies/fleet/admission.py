@@ -63,7 +63,7 @@ PRIOR = 8
 
 @dataclass(frozen=True)
 class AdmissionRules:
-    """How much a worker may be given."""
+    """Bounds on the load of a worker."""
 
     backlog_target_s: float = setting(
         0.5,

@@ -35,7 +35,7 @@ PROBE_STAGGER_US = 250_000
 
 @dataclass(frozen=True)
 class BreakerRules:
-    """When circuits move."""
+    """Thresholds of circuits."""
 
     cb_failure_threshold: int = setting(
         10,

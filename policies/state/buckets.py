@@ -89,7 +89,7 @@ class LengthBuckets:
             raise ValueError(f"bounds of length buckets must ascend from above 0, not {self.tokens_max}")
 
     def __len__(self) -> int:
-        """How many there are."""
+        """Return the number of buckets."""
         return len(self.tokens_max)
 
     @property

@@ -256,7 +256,7 @@ class LoadRows:
         """Take the rows of a vector that are newer than those known.
 
         Args:
-            book: Of its replica.
+            book: Book of its replica.
             op: The vector.
             slots: Slots of its workers.
             rows: Its rows (`unpacked`).

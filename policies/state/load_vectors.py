@@ -1,4 +1,4 @@
-"""When a replica tells the others what it has in flight (`policies.LoadVector`).
+"""Times at which a replica tells the others its load in flight (`policies.LoadVector`).
 
     a first token, an end   within `INTERVAL_S`, with the flush that is due then
       while requests wait   with the next flush: the room that it made is what they wait for

@@ -95,7 +95,7 @@ class Reservation(msgspec.Struct, gc=False, eq=False):
         arrived: It was counted as an arrival.
         prefilled_us: Log time of its first token; 0 before.
         finished: It finished, and is never in flight again.
-        path: Of its prompt, while it prefills a single one (`policies.dispatch.followers`).
+        path: Path of its prompt, while it prefills a single one (`policies.dispatch.followers`).
         safe_blocks: Cached blocks of that, predicted.
     """
 

@@ -147,7 +147,7 @@ class Placed(msgspec.Struct, frozen=True, array_like=True, tag=10, gc=False):
             uncached tokens in the home site, or over an abundant link anywhere
             (`OffloadVerdict.judged_tokens`), for the slow loop. -1 otherwise, and in the decode half of a
             pair.
-        junction_blocks: Where windows or states count: blocks of the only path that the worker held, after
+        junction_blocks: For windows or states, blocks of the only path that the worker held, after
             which the prompt leaves its cache (`radix.windows`). 0 for none.
         block_tokens: Tokens in one block of the paths, where they differ from those of token ids: text is cut
             by bytes. 0 where they do not.

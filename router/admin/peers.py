@@ -117,7 +117,7 @@ async def _started(registry: Registry, worker_id: str) -> None:
 
 
 class EncoderUrl(BaseModel):
-    """Where an encoder is."""
+    """Address of an encoder."""
 
     model_config = ConfigDict(extra="ignore")
 

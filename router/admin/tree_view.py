@@ -59,7 +59,7 @@ def add_tree_view(api: FastAPI, parts: AdminParts) -> None:
     async def tree(
         limit: Annotated[int, Query(ge=1, le=512, description="Most starts that are listed.")] = 20,
     ) -> dict[str, Any]:
-        """How large the tree is, and the starts of prompts that saved most tokens here.
+        """Size of the tree, and the starts of prompts that saved most tokens here.
 
         ``saved_tokens`` are as the engines report, or as predicted where they report nothing, of the newest
         requests. ``blocks`` and ``tokens`` are what all cached prompts share that begin so; they part there

@@ -63,7 +63,7 @@ class Counters:
         limited: Those answered with 429: a limit, or a full queue.
         unavailable: Those answered with 503: no worker takes them, or this replica ends.
         refused: Those that a worker answered with a 4xx, such as 404 for a model that it does not serve.
-        prompt_tokens: Of answers whose engine reports its cached tokens.
+        prompt_tokens: Prompt tokens of answers whose engine reports its cached tokens.
         cached_tokens: Cached tokens among them.
         ttft_counts: Streams by time to first token; the last entry is beyond all `ttft_bounds_s`.
         ttft_bounds_s: Upper bounds of the former, rising.

@@ -42,7 +42,7 @@ class Sample(NamedTuple):
         inflight: Requests in flight at its end.
         rejected_per_s: Rejected requests.
         failed_per_s: Requests that workers failed.
-        output_tokens_per_s: Of ended answers; None if requests ended and no engine reported its tokens.
+        output_tokens_per_s: Rate of ended answers; None if requests ended and no engine reported its tokens.
         refused_per_s: Requests that workers refused.
     """
 

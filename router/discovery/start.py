@@ -52,7 +52,7 @@ def make_discovery(
     """Build it as the settings say; None where it is off.
 
     Args:
-        rules: Which pods.
+        rules: Selection of pods.
         core: The fleet.
         destinations: Judges where workers may be.
         pair_labels: Labels of prefill and decode workers whose pods do not set them.

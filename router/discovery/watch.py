@@ -70,7 +70,7 @@ class PodWatch:
 
     Attributes:
         listed_s: Time of the last list; None before the first.
-        version: Where a watch goes on; empty if a list must come first.
+        version: Version from which a watch goes on; empty if a list must come first.
         problem: Failure of the list; None for none.
         restarts: Watches that ended before their time.
         missed: Changes that a list found and the watch did not report.

@@ -27,7 +27,7 @@ class Change:
         """Return what to publish.
 
         Args:
-            worker: As it is known.
+            worker: The worker as known now.
             now_us: Log time.
             replica: Id of this replica.
         """

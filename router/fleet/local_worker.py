@@ -20,7 +20,7 @@ class Health(StrEnum):
 
 @dataclass(frozen=True)
 class HealthRules:
-    """How workers are probed and found for a model, and how one that returns begins."""
+    """Rules for probing workers, finding one for a model, and the start of a returning one."""
 
     health_check_interval_s: float = setting(
         5.0,

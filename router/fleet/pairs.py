@@ -23,7 +23,7 @@ CACHED_MAX = 1000
 """Cached lists of slots, and kinds of requests."""
 
 Kind = tuple[str | None, LengthClass]
-"""Of requests: their model and their length class."""
+"""Kind of requests: their model and their length class."""
 
 
 WHOLE = frozenset(name for name, hand_over in HAND_OVERS.items() if hand_over.prefills)

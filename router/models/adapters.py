@@ -14,7 +14,7 @@ from router.fleet import Core, Health, LocalWorker
 from router.model_rules import Adapter
 
 DIALECT_S = 1.0
-"""How long the engine of a base is remembered: workers are too many to look at for each request."""
+"""Time that the engine of a base is remembered: workers are too many to look at for each request."""
 
 
 class Adapters:

@@ -24,7 +24,7 @@ POLICY_NAMES: Mapping[str, tuple[str, str]] = MappingProxyType(
         "passthrough": ("round_robin", "the gateway chooses a worker for each request"),
     }
 )
-"""For each name ours, and a remark."""
+"""Our name for each name, and a remark."""
 
 DECODE_NAMES: Mapping[str, tuple[str, str]] = MappingProxyType(
     {name: entry for name, entry in POLICY_NAMES.items() if entry[0] != "expected_cost"}

@@ -33,7 +33,7 @@ class Translation:
         values: Values of our settings, by dotted key, as `router.sources.load` takes them.
         note: Treatment of flags and values of other routers; empty if there were none. It quotes no values
             but names of policies.
-        problems: Why the gateway must not start.
+        problems: Reasons why the gateway must not start.
     """
 
     values: dict[str, Any]

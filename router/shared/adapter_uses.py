@@ -32,7 +32,7 @@ GRACE_S = 1.5
 
 SYNC_S_MAX = 0.3
 PAUSE_US = 4_000_000
-"""Without Redis a request waits for the list this seldom, in microseconds beside `SYNC_US`."""
+"""Time between two waits of requests for the list without Redis, in microseconds beside `SYNC_US`."""
 
 LEAVES_US = 10_000_000
 """An adapter that is listed this long after it began to leave is there, in microseconds."""

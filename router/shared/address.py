@@ -1,4 +1,4 @@
-"""Where Redis is: the URL, taken apart and checked once.
+"""Address of Redis: the URL, taken apart and checked once.
 
     redis://[user:password@]host[:port][/database]           one server
     unix://[user:password@]/path                             one server on this host

@@ -31,17 +31,17 @@ from policies import KIND_NAMES
 logger = logging.getLogger(__name__)
 
 RECENT_S = 1.5
-"""How far back own digests are remembered: three heartbeats, and how far a replica may be behind."""
+"""Age up to which own digests are remembered: three heartbeats, and the greatest lag of a replica."""
 
 DIFFER_S = 2.0
-"""How long two digests must differ until registers are published again."""
+"""Time that two digests must differ until registers are published again."""
 
 AGAIN_S = 4.0
 AGAIN_S_MAX = 60.0
 """Pause until they are published again; doubled each time that it did not help, up to the second value."""
 
 ALERT_S = 10.0
-"""How long two digests must differ until it is told."""
+"""Time that two digests must differ until it is told."""
 
 LAG_S_MAX = 1.0
 """A replica that is further behind in the log compares nothing."""
@@ -56,7 +56,7 @@ class _Difference:
 
     Attributes:
         since_s: By sibling, monotonic seconds since which no value was in common.
-        rounds: How often registers were published again for it.
+        rounds: Times that registers were published again for it.
         again_s: Monotonic seconds before which they are not.
     """
 
@@ -74,7 +74,7 @@ class Agreement:
         monotonic_s: The local clock; its zero does not matter.
 
     Attributes:
-        published_again: How often each kind of register was published again, by name.
+        published_again: Times that each kind of register was published again, by name.
     """
 
     def __init__(
@@ -101,7 +101,7 @@ class Agreement:
 
         Args:
             shown: By sibling what its heartbeat shows; only of heartbeats that came just now.
-            lag_s: How far this replica is behind in the log.
+            lag_s: Seconds that this replica is behind in the log.
 
         Returns:
             Tags of the kinds that this replica must publish again now.
@@ -174,7 +174,7 @@ class Agreement:
 
     @property
     def reason(self) -> str | None:
-        """Why this replica is degraded, in words; None if all replicas agree, or did a moment ago."""
+        """Reason why this replica is degraded, in words; None if all replicas agree, or did a moment ago."""
         differing = self.differing
         if not differing:
             return None

@@ -80,11 +80,11 @@ class SharingRules:
 
 @dataclass(frozen=True, slots=True)
 class Warming:
-    """How far a replica is with what it reads at its start.
+    """Progress of a replica in reading at its start.
 
     Attributes:
         phase: ``connect``, then ``snapshot``, then ``log``.
-        progress: Of this phase, 0 to 1.
+        progress: Progress of this phase, 0 to 1.
     """
 
     phase: Literal["connect", "snapshot", "log"]
@@ -93,11 +93,11 @@ class Warming:
 
 @dataclass(frozen=True, slots=True)
 class LogStatus:
-    """How well this replica shares.
+    """State of sharing at this replica.
 
     Attributes:
         connected: A session is running.
-        degraded_reason: Why Redis does not do its work; None if it does.
+        degraded_reason: Reason why Redis does not do its work; None if it does.
         lag_s: Age of the newest entry of another replica when it was applied; 0 when idle.
         snapshot_age_s: Age of the newest snapshot; None if there is none.
         buffered_ops: Own operations that Redis has not acknowledged.

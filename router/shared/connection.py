@@ -65,8 +65,8 @@ class Connection:
     """An open connection; make it with `open`.
 
     Attributes:
-        endpoint: Where it leads.
-        lost: Why this connection is of no more use; None while it is.
+        endpoint: Server that it leads to.
+        lost: Reason why this connection is of no more use; None while it is.
     """
 
     def __init__(self, endpoint: Endpoint, options: Mapping[str, Any], timeout_s: float) -> None:
@@ -90,7 +90,7 @@ class Connection:
         """Connect and log in.
 
         Args:
-            endpoint: Where.
+            endpoint: Server to connect to.
             options: As in `RedisAddress`.
             timeout_s: Longest wait to connect, and once more to log in; then the longest silence while an
                 answer is due or the socket takes no more.
@@ -118,7 +118,7 @@ class Connection:
 
     @property
     def silence_s(self) -> float:
-        """How long nothing has come although an answer is due, seconds; 0 if none is."""
+        """Time without any byte although an answer is due, seconds; 0 if none is."""
         return time.monotonic() - self._quiet_since_s if self._waiting else 0.0
 
     async def exchange(self, commands: Sequence[Command]) -> list[Any]:

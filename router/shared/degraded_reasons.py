@@ -1,4 +1,4 @@
-"""Why the shared state is degraded, if it is: one reason per loop that has one."""
+"""Reasons why the shared state is degraded: one per loop that has one."""
 
 import logging
 

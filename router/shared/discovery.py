@@ -1,4 +1,4 @@
-"""Which server to talk to, when that is not written in the URL: Sentinels and clusters.
+"""The server to talk to, when the URL does not name it: Sentinels and clusters.
 
 All endpoints of the URL are asked at once, since some may be dead; the answers are tried in the order
 in which they come, until a server says of itself that it is the right one:

@@ -37,7 +37,7 @@ class EmbeddedValkey:
     """A child ``valkey-server``; use it as an async context manager.
 
     Args:
-        directory: Where the socket and the log file go; a private temporary directory if None.
+        directory: Folder of the socket and the log file; a private temporary directory if None.
         memory_bytes_max: Bound of the server's data, bytes.
 
     Raises:

@@ -52,10 +52,9 @@ LOST_S = 600.0
 """Time for which a replica that fell silent is remembered, to be shown."""
 LOST_MAX = 16
 READS = b"vectors"
-"""Of this version, in the hash behind the process. Older ones take it for a part of the process's name."""
-
+"""Mark of this version, in the hash behind the process. Older ones take it for a part of the process name."""
 FRESH_BEATS = 3
-"""A sibling whose last so many beats were missed may have changed its registers without showing it."""
+"""Missed beats in a row after which a sibling may have changed its registers without showing it."""
 
 
 def _beat_of(member: bytes, score: bytes) -> tuple[str, int] | None:

@@ -65,7 +65,7 @@ class SnapshotKeeper:
         interval_s: Age at which the snapshot is replaced, in seconds.
         clock: Log time.
         fold: State that is written.
-        store: Where it goes.
+        store: Store of snapshots.
         reader: Knows our place in the log.
         publisher: Sends the operations that the snapshot includes, and knows the dropped ones.
         waits: True if the fold lacks prompts that were asked for.

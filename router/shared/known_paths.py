@@ -50,7 +50,7 @@ class _Known:
     Attributes:
         path: Packed block hashes.
         anchors: Hashes that name a part of it or all of it, oldest first.
-        generation: When it was last told from what is recent.
+        generation: Generation in which it was last told from a recent anchor.
         grows: False for the path of a junction.
     """
 

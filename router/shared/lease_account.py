@@ -66,7 +66,7 @@ class Refusal:
     """A limit does not allow a request.
 
     Attributes:
-        kind: Which limit: `REQUESTS`, `TOKENS` or `CONCURRENT`.
+        kind: The limit: `REQUESTS`, `TOKENS` or `CONCURRENT`.
         retry_us: Until it might; 0 if it never will, because the request alone is larger than the limit.
     """
 
@@ -122,8 +122,8 @@ class LeaseAccount:
         used_requests: Own requests in the window. So is the next.
         used_tokens: Own tokens in the window.
         left: Rest of each limit, beyond the units that replicas hold, when Redis was last asked.
-        grows_us: When the oldest use leaves the window, of requests and of tokens, as far as known; 0 if
-            none.
+        grows_us: Log time at which the oldest use leaves the window, of requests and of tokens, as far as
+            known; 0 if none.
     """
 
     __slots__ = (
@@ -459,7 +459,7 @@ class LeaseAccount:
         )
 
     def _keep(self, held: tuple[int, int, int]) -> None:
-        """Hold just that of each limit that there is."""
+        """Hold these units of each limit that exists."""
         if self.requests != UNBOUNDED:
             self.requests = held[0]
         if self.tokens != UNBOUNDED:
@@ -469,7 +469,7 @@ class LeaseAccount:
 
 
 def _end_us(slot: int) -> int:
-    """When a slot has left the window."""
+    """Log time at which a slot has left the window."""
     return (slot + SLOTS + 1) * SLOT_US
 
 

@@ -43,7 +43,7 @@ WAIT_S = 0.01
 SECOND_LOOK_S = 0.002
 LOOK_S = 0.1
 FORGET_LOOKS = 50
-"""Every so many looks those accounts are forgotten of which nothing is left."""
+"""Looks after which accounts without anything left are forgotten."""
 
 TIMEOUT_S = 1.0
 GOODBYE_S = 1.0
@@ -62,12 +62,12 @@ class Leases:
     """The limits of all accounts, as one replica sees them. Create and use it on the event loop.
 
     Args:
-        url: Where Redis is.
+        url: Address of Redis.
         keys: The namespace.
         replica: Id of this replica.
         now_us: Log time, microseconds.
         replicas: Ids of the replicas that live, as far as known, this one included.
-        ttl_s: How long what this replica holds outlives its last word, seconds.
+        ttl_s: Time that the units held by this replica outlive its last word, seconds.
         loop: Runs the timers.
 
     Attributes:
@@ -114,7 +114,7 @@ class Leases:
 
     @property
     def degraded_reason(self) -> str | None:
-        """Why limits are kept by fair shares now; None if they are kept by Redis."""
+        """Reason why limits are kept by fair shares now; None if they are kept by Redis."""
         if self._lost is not None:
             return self._lost
         silence_s = self._link.silence_s

@@ -52,7 +52,7 @@ class Onward(msgspec.Struct, frozen=True, array_like=True, tag=17, gc=False):
 
     Attributes:
         anchor: Hash of the last block of what it goes on from.
-        anchor_blocks: How many blocks that is.
+        anchor_blocks: Number of these blocks.
         placed: The placement, with the blocks behind the anchor as its path.
     """
 
@@ -73,7 +73,7 @@ class PathAsked(msgspec.Struct, frozen=True, array_like=True, tag=18, gc=False):
         replica: Replica that asks.
         asked: Replica that should answer; empty for all that know it.
         anchor: Hash of the last block of the path.
-        anchor_blocks: How many blocks it has.
+        anchor_blocks: Number of its blocks.
     """
 
     replica: Name
@@ -83,7 +83,7 @@ class PathAsked(msgspec.Struct, frozen=True, array_like=True, tag=18, gc=False):
 
     @property
     def at_us(self) -> int:
-        """Of no time: a question changes nothing."""
+        """Return 0, no time: a question changes nothing."""
         return 0
 
 
@@ -94,7 +94,7 @@ class PathTold(msgspec.Struct, frozen=True, array_like=True, tag=19, gc=False):
 
     @property
     def at_us(self) -> int:
-        """Of no time: a hash stands for one path, whenever it is told."""
+        """Return 0, no time: a hash stands for one path at any time."""
         return 0
 
 
@@ -121,7 +121,7 @@ class _Question:
     Attributes:
         anchor: Hash of its last block.
         anchor_blocks: Its depth.
-        asked_us: When it was asked first.
+        asked_us: Log time of the first question.
         asked_all: True if all replicas were asked.
         waiting: Placements with the blocks behind it.
     """

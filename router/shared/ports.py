@@ -10,11 +10,11 @@ from typing import Literal, Protocol
 from policies import LoadPort, Op
 
 SkipReason = Literal["unknown_version", "unknown_op", "invalid", "failed", "future", "unencodable"]
-"""Why an operation is skipped: a newer version wrote it, its bytes or values are wrong, the fold refused
+"""Reasons to skip an operation: a newer version wrote it, its bytes or values are wrong, the fold refused
 it, its time has not come, or a snapshot left it out since it cannot be encoded."""
 
 RefusalReason = Literal["version", "incomplete", "damaged", "unreadable", "future"]
-"""Why a snapshot cannot be used: its version is another, a piece is missing, its bytes are not what was
+"""Reasons to refuse a snapshot: its version is another, a piece is missing, its bytes are not the ones
 written, the fold cannot read them, or its time has not come."""
 
 

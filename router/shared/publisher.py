@@ -50,7 +50,7 @@ REFUSED_PAUSE_S = 0.5
 
 @dataclass(frozen=True, slots=True)
 class PublisherRules:
-    """How often a publisher writes, and how much it holds.
+    """Pace and bounds of a publisher.
 
     Attributes:
         interval_s: Pause after a flush, in which operations are gathered for the next, in company.
@@ -70,11 +70,11 @@ class Publisher:
         writer: Names this process in the log; unique per start.
         keys: Keys of the namespace.
         listener: Told about flushes and drops.
-        degraded_reasons: Where a refusal shows.
+        degraded_reasons: Reasons that show a refusal.
         presence: Knows if another replica waits for the published operations.
         forms: Shortens placements on their way out.
         vectors: Tell the load in flight.
-        rules: How often it writes, and how much it holds.
+        rules: Its pace and bounds.
     """
 
     def __init__(

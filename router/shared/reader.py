@@ -66,7 +66,7 @@ class ReaderRules:
         writer: Names this process; its entries are skipped.
         replica: Id of this replica.
         keys: Keys of the namespace.
-        margin_s: How much of the log is kept behind the snapshot, seconds.
+        margin_s: Part of the log that is kept behind the snapshot, seconds.
         block_s: Longest wait for one reply, seconds.
     """
 
@@ -87,7 +87,7 @@ class Reader:
         lag_s: Age of the newest entry of another replica when it was applied; 0 when idle.
         skipped_ops: Operations of others that were not understood or not applied, by reason.
         entries: Entries read.
-        gaps: How often our place in the log was lost.
+        gaps: Times that our place in the log was lost.
         marks: Entries of others read that ask to merge the snapshot.
         marked: Id of the newest of them.
 

@@ -32,7 +32,7 @@ class RedisLatency:
     """Judges round trips.
 
     Args:
-        degraded_reasons: Where it shows that Redis is slow.
+        degraded_reasons: Reasons that show a slow Redis.
         unheard: Returns True while no other replica waits for this one's entries.
 
     Attributes:
@@ -55,7 +55,7 @@ class RedisLatency:
         Args:
             started_s: Monotonic seconds just before the command.
             ended_s: Monotonic seconds just after the answer.
-            expected_s: How long the server was asked to wait before it answers, seconds.
+            expected_s: Time that the server was asked to wait before it answers, seconds.
         """
         if started_s < self._counted_until_s:
             return

@@ -69,12 +69,12 @@ class RedisLink:
 
     @property
     def endpoint(self) -> Endpoint | None:
-        """Where the connection leads; None if there is none."""
+        """Server of the connection; None if there is none."""
         return self._connection.endpoint if self._connection is not None and self.connected else None
 
     @property
     def silence_s(self) -> float:
-        """How long nothing has come although an answer is due, seconds; 0 if none is."""
+        """Time without any byte although an answer is due, seconds; 0 if none is."""
         return self._connection.silence_s if self._connection else 0.0
 
     async def call(self, *command: Argument) -> Any:

@@ -52,16 +52,16 @@ logger = logging.getLogger(__name__)
 LEASE_S = 10.0
 TRIM_MARGIN_S = 10.0
 PIECES_TTL_S = 60.0
-"""How long pieces live that no head points to, after the last was written."""
+"""Lifetime of pieces that no head points to, after the last was written."""
 
 GRACE_S = 10.0
-"""How long the pieces of the snapshot before are kept; reading takes a second or two."""
+"""Time that the pieces of the snapshot before are kept; reading takes a second or two."""
 
 SNAPSHOT_BYTES_MAX = 1 << 30
 """A longer one is not read: eight million blocks are some 100 MB."""
 
 READ_ATTEMPTS = 3
-"""How often reading begins again because the snapshot was replaced meanwhile."""
+"""Times that reading begins again because the snapshot was replaced meanwhile."""
 
 SLICE_S = 0.001
 """A step of the fold takes microseconds; so long is stepped before others get their turn."""
@@ -164,7 +164,7 @@ class SnapshotStore:
         writer: Names this process; holder of the lease.
         keys: The namespace.
         listener: Told about reads, writes and refusals.
-        trim_margin_s: How much of the log behind the snapshot is kept, seconds.
+        trim_margin_s: Part of the log that is kept behind the snapshot, seconds.
         version: The format that this replica's fold reads and writes.
     """
 
@@ -233,8 +233,8 @@ class SnapshotStore:
         Args:
             link: For short commands.
             head: Head of the snapshot; None if there is none that makes sense.
-            reason: Why, in a word.
-            detail: Why, in many.
+            reason: Reason in a word.
+            detail: Reason in a sentence.
         """
         logger.warning(
             "snapshot refused, reading the log only; a warm replica writes the next one",

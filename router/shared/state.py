@@ -105,7 +105,7 @@ class SharedState:
     """One replica's part in the shared log. Create and use it on the event loop.
 
     Args:
-        rules: How operations and snapshots are shared.
+        rules: Rules for sharing operations and snapshots.
         url: Address of Redis (`router.shared.server.RedisLink`).
         replica: Id of this replica, unique in the namespace among those that run.
         fold: Fold that every replica's operations are applied to.
@@ -214,7 +214,7 @@ class SharedState:
 
     @property
     def status(self) -> LogStatus:
-        """How well this replica shares, now."""
+        """State of sharing at this replica, now."""
         at_us = self._keeper.at_us
         return LogStatus(
             connected=self._connected,
@@ -571,7 +571,7 @@ class SharedState:
             raise RedisLost("the snapshot is gone from Redis")
 
     def _disown(self) -> None:
-        """If an end may not have reached all replicas: release all that is in flight here, reserve it again.
+        """Release and reserve again all that is in flight here, if an end may not have reached all replicas.
 
         An end is lost when the full buffer drops it, when Redis loses it, and when it comes before a snapshot
         that a sibling starts from, which lists only what goes on. A former life under our id ended nothing.
@@ -590,7 +590,7 @@ class SharedState:
 
 
 async def _server_process(link: RedisLink) -> bytes | None:
-    """Which server process answers, by its ``run_id``; None if it does not tell."""
+    """The ``run_id`` of the server process that answers; None if it does not tell."""
     try:
         lines = (await link.call("INFO", "server")).split(b"\r\n")
     except RedisRefused:

@@ -63,7 +63,7 @@ class KeyTable:
     keys: Mapping[str, tuple[TenantKey, ...]]
 
     def all_keys(self) -> Iterable[tuple[Tenant, TenantKey]]:
-        """Every key with its tenant."""
+        """Yield every key with its tenant."""
         for name, keys in self.keys.items():
             for key in keys:
                 yield self.tenants[name], key

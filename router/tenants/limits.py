@@ -34,7 +34,7 @@ class Limiter:
 
     @property
     def degraded_reason(self) -> str | None:
-        """Why each replica keeps to its share of the limits now; None if they are counted together."""
+        """Reason why each replica keeps to its share of the limits now; None if they are counted together."""
         return self._leases.degraded_reason
 
     def admit(self, tenant: Tenant, tokens: int, decided: Callable[[Charge], None]) -> Charge:

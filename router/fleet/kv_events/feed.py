@@ -51,7 +51,7 @@ class Feed:
     """One publisher.
 
     Attributes:
-        endpoint: Where it is subscribed, as an address.
+        endpoint: Address of its subscription.
         understood_us: Log time at which the last batch was applied; 0 for none.
         lag_s: Age of that batch by the engine's clock; None if it has no time.
         doubted: The worker is said to have lost everything, and its next batch will decide.
