@@ -1,6 +1,6 @@
 """Boundaries behind the blocks that the gateway knows: the ends of prompts' last blocks, and of answers.
 
-A prompt ends inside a block, and what the engine decodes after it the gateway never sees as blocks. So where
+A prompt ends inside a block, and the gateway never sees the decoded tokens after it as blocks. So where
 the engine can go on after an answer has no depth on any path yet:
 
     prompt   [b1][b2][b3][b       an end of SGLang's lies here ^, or behind the answer, not at b3

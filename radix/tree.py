@@ -280,7 +280,7 @@ class PrefixTree:
                 self._trim_below(node, depth - 1, slot, before_us)
 
     def forget(self, slot: int, before_us: int) -> None:
-        """Note that a worker lost its cache: drop what it last used strictly before ``before_us``."""
+        """Note that a worker lost its cache: drop the blocks last used strictly before ``before_us``."""
         self.see(before_us)
         holdings = self.holdings_of(slot)
         if before_us <= holdings.forgot_us:

@@ -121,7 +121,7 @@ class DecodeSelector:
     def decode_view(
         self, pairing: Pairing, request: RequestView, kv: KvBytes, candidates: Candidates
     ) -> "DecodeView":
-        """View of the decode workers for a request, whose candidates carry what is cached where."""
+        """View of the decode workers for a request, with the cached blocks of each candidate."""
         return DecodeView(self, self.pools(pairing), request, kv, candidates)
 
     def open(self, pairing: Pairing, slots: Slots, now_us: int) -> NDArray[np.bool_]:
@@ -228,7 +228,7 @@ class DecodeView:
         return self._pools.pool_of.item(slot) != ALONE
 
     def decoders(self, slot: int) -> Slots:
-        """Workers that may decode what the candidate in a slot begins: its partners, or itself."""
+        """Workers that may decode the prefill of the candidate in a slot: its partners, or itself."""
         number = self._pools.pool_of.item(slot)
         return np.array([slot]) if number == ALONE else self._pools.pools[number].slots
 
@@ -269,7 +269,7 @@ class DecodeView:
         return slots[self._decode_selector.opened(pools, slots, rooms)]
 
     def partner(self, chosen: Chosen) -> DecodePartner | None:
-        """The decode worker that ends what a prefill worker begins; None if the policy considers none."""
+        """The decode worker for a prefill worker's request; None if the policy considers none."""
         pool, columns, exposed_s, costs = self._priced(chosen)
         row = cheapest_row(self.request.key, pool.worker_hash, costs)
         return None if row is None else _partner(pool, columns, exposed_s, row)

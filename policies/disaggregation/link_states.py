@@ -32,7 +32,7 @@ PROBE_S = 5.0
 """Seconds after the last failure until one transfer may try."""
 
 CALM_RATIO = 0.5
-"""Loss and wait are low again below this share of what was too much."""
+"""Share of the upper bounds below which loss and wait are low again."""
 
 
 class LinkState(StrEnum):

@@ -1,6 +1,6 @@
 """Watches transfers over links, and publishes how the links are: goodput, loss, round trip.
 
-    begun ── prefilled ── arrived     in time: the link carries what was planned on it; late: it does not
+    begun ── prefilled ── arrived     in time: the link carries the planned rate; late: it does not
       └──────────┴─────── failed      a leg failed while the KV was under way
       └──────────┴─────── dropped     the client left, or a leg refused: no evidence on the link
 
@@ -8,7 +8,7 @@
 link carries R·T/took: TCP flows of equal weight all lose the same share. A transfer that is still late is
 evidence, too, so a dying link is noticed before anything fails. NIXL sends between the answer of the prefill
 leg and the first byte of the decode leg. SGLang and Mooncake send beside the prefill, whose own end is not
-seen, so only what is very late is the link's fault. Observations average with the newest `LinkMeasured` of
+seen, so only a very late transfer is the link's fault. Observations average with the newest `LinkMeasured` of
 any replica, and age: `policies.state.links` lets the capacity grow back.
 
 **Loss** is the averaged share of failed transfers. Failures at one worker count once in `FAILURE_US`, since
@@ -207,7 +207,7 @@ class LinkWatch:
             self._report(link, self._now_us(), None, fleet.links.loss_ratio(link), min(trips))
 
     def look(self) -> list[LinkTurn]:
-        """Publish what is late, and forget failures that are long past.
+        """Publish late transfers, and forget failures that are long past.
 
         Returns:
             Links that went down or are up again since the last look, whichever replica found it.

@@ -224,7 +224,7 @@ class RoleVerdict:
     forgets: bool = False
 
     def plan(self, current: OffloadPlan | None, replica: str, now_us: int) -> OffloadPlan | None:
-        """Plan for the log; it continues what the current one remembers of changes. None if there is none."""
+        """Plan for the log; it continues the current one's memory of changes. None if there is none."""
         now, best = self.now, self.best
         base = current if current is not None else OffloadPlan(0, "")
         if now is None and (not self.forgets or base.threshold_tokens < 0):

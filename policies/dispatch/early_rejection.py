@@ -122,7 +122,7 @@ class Outlook(msgspec.Struct, frozen=True, gc=False):
 
 
 class EarlyRejection:
-    """Judges requests by promises; ``decode_fit`` is what was learned of decode, by worker class."""
+    """Judges requests by promises; ``decode_fit`` is the learned decode model, by worker class."""
 
     def __init__(
         self, level: ServiceLevel, fleet: FleetState, decode_fit: Callable[[str], DecodeFit]

@@ -237,7 +237,7 @@ class Feedback:
 
     Args:
         fleet: State of the workers.
-        log: Hears what is learned.
+        log: Publishes learned values.
         bytes_per_token: Bytes per token of a model without observations.
 
     Attributes:
@@ -282,7 +282,7 @@ class Feedback:
         )
 
     def understood(self, worker_id: str, usage: Usage) -> Usage:
-        """Read a missing ``cached_tokens`` as what the worker means by it.
+        """Read a missing ``cached_tokens`` as the worker means it.
 
         SGLang leaves it out when nothing was cached, and an engine that was not told to report it leaves it
         out always. A worker that has ever reported it means zero.
@@ -381,7 +381,7 @@ class Feedback:
         return (0, 0) if answers is None else (answers.prompt_tokens, answers.cached_tokens)
 
     def abandoned(self, request: RequestFacts, attempt: Attempt) -> None:
-        """A placement failed before its first token: what it inserted on trust is taken out again."""
+        """Take out the blocks inserted on trust by a placement that failed before its first token."""
         if len(request.paths) != 1:
             return
         path = request.paths[0]
@@ -392,22 +392,22 @@ class Feedback:
     def _correct_tree(
         self, request: RequestFacts, attempt: Attempt, prompt_tokens: int, cached_tokens: int, now_us: int
     ) -> None:
-        """Trim what the worker no longer had when the request arrived.
+        """Trim the blocks that the worker no longer had when the request arrived.
 
-        The request's own path is held again by now, and was used later than what is trimmed; what
-        goes are older branches below the first block that was missing: other sessions with the same
-        start. So a shortfall must be more than an error of the estimate: blocks are measured in this
-        prompt's own tokens, with `TEXT_SLACK` for text.
+        The request's own path is held again by now, and was used later than the trimmed blocks; these are
+        older branches below the first missing block: other sessions with the same start. So a shortfall
+        must be more than an error of the estimate: blocks are measured in this prompt's own tokens, with
+        `TEXT_SLACK` for text.
 
-        A worker that fetched nothing of what its pool was believed to hold says that about the pool. One
-        that fetched a part does not: engines stop a fetch when the prefill can begin.
+        If a worker fetched nothing of the blocks that its pool was believed to hold, the pool lacks them. If
+        it fetched a part, it may not: engines stop a fetch when the prefill can begin.
 
         A shortfall of a model with windows or states says nothing about blocks: mostly they are there, and
         the window at the predicted boundary is not (`radix.windows`). So only the ends go from which it did
-        not go on; taking away from the first block on lost a third of all reuse on conversations
+        not go on; trimming from the first block on lost a third of all reuse on conversations
         (docs/policy-study.md).
 
-        Of token ids on a worker whose engine says itself what it removes, nothing is taken.
+        Nothing is trimmed for token ids on a worker whose engine reports removed blocks itself.
         """
         chosen = attempt.chosen
         estimated_tokens = max(chosen.safe_tokens + chosen.uncached_tokens, 1)
@@ -467,7 +467,7 @@ class Feedback:
     def _learn_capacity(
         self, path: bytes, attempt: Attempt, predicted_blocks: int, held_blocks: int, now_us: int
     ) -> None:
-        """Learn how much the worker keeps, if its engine does not say itself what it removes.
+        """Learn how much the worker keeps, if its engine does not report removed blocks itself.
 
         Nothing is learned of blocks that were used so lately that they may not have been computed yet (the
         guard).
@@ -509,9 +509,9 @@ class Feedback:
     def _notice_flush(self, path: bytes, attempt: Attempt, cached_tokens: int, now_us: int) -> bool:
         """Forget a worker's blocks if several prompts in a row found nothing cached that must have been.
 
-        Must: the worker, which does reuse what it has, had answered a prompt with this start a moment ago,
+        Must: the worker, which does reuse its blocks, had answered a prompt with this start a moment ago,
         and had no prefill under way when this one was sent. In a row: one was sent after the other
-        was answered, since what failed together may have waited for one prefill together.
+        was answered, since requests that failed together may have waited for one prefill together.
         """
         if len(path) < 8 * FLUSHED_BLOCKS or (answers := self._reporting.get(attempt.worker_id)) is None:
             return False

@@ -69,7 +69,7 @@ class LaneSides(Protocol):
 
 
 class PartnerRoom(Protocol):
-    """Room of the workers that end what others begin (`policies.disaggregation.decode_selection`)."""
+    """Room of the decode workers of split requests (`policies.disaggregation.decode_selection`)."""
 
     def open(self, pairing: Pairing, slots: Slots, now_us: int) -> NDArray[np.bool_]:
         """Return True for each worker that needs no partner, or has one with room."""

@@ -154,7 +154,7 @@ class ServiceFit:
         self.longest_tokens = 0.0
 
     def go_on_from(self, told: ServiceModel, observations: int, sums: tuple[float, ...] = ()) -> None:
-        """Go on from what others have learned; what was learned here so far is in it, or is observed again.
+        """Go on from the others' model; the observations made here so far are in it, or come again.
 
         Args:
             told: Their model.

@@ -30,7 +30,7 @@ PREFILLS_MIN = 32
 """Prefills of a worker before anything new is said of it."""
 
 PEER_MIN = 8
-"""Prefills of a worker before it counts in the median, and before what is known is said again."""
+"""Prefills of a worker before it counts in the median, and before its slowdown is said again."""
 
 MEMORY = 128
 """Prefills that the mean of a worker remembers: at 1 a second it follows a change within two minutes."""

@@ -140,7 +140,7 @@ class Admission:
         self._class = np.zeros(0, dtype=np.intp)
         """By slot, the number of its worker's class; 0 if there is no worker."""
         self._labelled = self._capacity = np.zeros(0)
-        """By slot, what its worker says of itself; 0 if nothing."""
+        """By slot, the bound and capacity that its worker reports; 0 if none."""
 
     # One worker.
 
@@ -276,7 +276,7 @@ class Admission:
         self._kv_max = np.where(exists & (capacity > 0.0), kv_max, inf)
 
     def _note_workers(self, revision: int, rows: int) -> None:
-        """Note what workers say of themselves that changed since a revision."""
+        """Note the classes, bounds and capacities of workers that changed since a revision."""
         added = rows - len(self._class)
         if added:
             self._class = np.append(self._class, np.zeros(added, dtype=np.intp))

@@ -2,7 +2,7 @@
 
     hash, prices             when the worker, its slowdown, or the fit of its class changes
     congestion, held tokens, evictions   every `REFRESH_US`, since they are averages over seconds
-    what is on the device    of one worker with host memory every `REFRESH_US`: a pass over its runs
+    content of the device    of one worker with host memory every `REFRESH_US`: a pass over its runs
 
 The rows of one list of candidates are gathered once (`Columns.gathered`) and kept until something in them
 changes. So a request costs a dictionary look-up, and not a gathering per column.
@@ -195,7 +195,7 @@ class Columns:
         self._columns["free_tokens"][slot] = free_tokens
 
     def _look_at_device(self) -> None:
-        """Find, for one worker with host memory, since when what it last used is on its device."""
+        """Find, for one worker with host memory, the log time from which its last uses are on its device."""
         slot = next(iter(self._device_blocks), -1)
         if slot >= 0:
             blocks = self._device_blocks[slot] = self._device_blocks.pop(slot)

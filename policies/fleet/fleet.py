@@ -174,7 +174,7 @@ class Worker:
     def changed(
         self, at_us: int, replica: str, labels: Mapping[str, str] | None = None, **fields: Any
     ) -> WorkerPut:
-        """Return what to publish to change this worker; others may change other fields at the same time.
+        """Return the operation that changes this worker; others may change other fields at the same time.
 
         Args:
             at_us: Log time; a later one is taken if the worker was changed since.
@@ -296,7 +296,7 @@ class FleetState:
         self._digest = Digest()
         """Digest of the workers that exist."""
         self._seldom: dict[int, tuple[int, int]] = {}
-        """Revision and digest of what changes seldom, by tag."""
+        """Revision and digest of registers that change seldom, by tag."""
         self._workers: dict[str, Worker] = {}
         self._absent: dict[str, None] = {}
         """Those that do not exist: named only so far, removed, or pools."""
@@ -375,7 +375,7 @@ class FleetState:
         }
 
     def collect(self, now_us: int) -> int:
-        """Forget what is too old to matter; call every few seconds.
+        """Forget entries that are too old to matter; call every few seconds.
 
         Returns the requests released because they were in flight or waiting for more than ``lifetime_s_max``.
         """
@@ -510,7 +510,7 @@ class FleetState:
         return tokens // max(worker.ranks, 1) if worker.rank >= 0 else tokens
 
     def block_tokens(self, slot: int) -> float:
-        """Tokens in a block of what a worker was given lately; text is cut by bytes."""
+        """Tokens in a block of a worker's latest prompts; text is cut by bytes."""
         size = self._block_sizes.get(slot)
         return self.rules.block_tokens if size is None else size.tokens_per_block
 
@@ -659,7 +659,7 @@ class FleetState:
         matches: Sequence[Match],
         tokens_per_block: float,
     ) -> Mapping[int, float]:
-        """Seconds of loading what only host memory has of these prompts, by slot.
+        """Seconds of loading the blocks of these prompts that only host memory has, by slot.
 
         Of more than `LOADS_MAX` workers those with the longest matches count: a short match loads little.
         """
@@ -763,7 +763,7 @@ class FleetState:
             yield from self.audit
 
     def _digest_of(self, kind: type[Op], revision: int, words: Iterable[Word]) -> int:
-        """Return the digest of words that change seldom, and count what is known of them by a revision."""
+        """Return the digest of words that change seldom, and count their changes by a revision."""
         tag = tag_of(kind)
         known = self._seldom.get(tag)
         if known is None or known[0] != revision:
@@ -771,7 +771,7 @@ class FleetState:
         return known[1]
 
     def _word(self, worker: Worker | None) -> Word | None:
-        """Return what identifies the newest change of a worker; None if there is no such worker."""
+        """Return the identity of the newest change of a worker; None if there is no such worker."""
         if worker is None or worker.entry is None:
             return None
         stamps = sorted(worker.entry.stamps.items()), sorted(worker.entry.label_stamps.items())
@@ -899,7 +899,7 @@ class FleetState:
     def _price(self, worker: Worker, since_us: int = 0) -> None:
         """Price a worker by its class, and by its slowdown if that was said after a log time.
 
-        What was said before it last lost its cache is that of another process.
+        A word from before it last lost its cache is that of another process.
         """
         slot, worker_class = worker.slot, worker.worker_class
         word, slowdown = self.registers.newest(SlowdownLearned, worker.worker_id), 1.0
@@ -1043,7 +1043,7 @@ class FleetState:
             apply(self.tree, op, slot)
 
     def _forget(self, slot: int, before_us: int) -> None:
-        """Drop what a worker and its ranks held, and their slowdowns, if that was before a log time."""
+        """Drop the blocks and slowdowns of a worker and its ranks, if that was before a log time."""
         for row in self._rows_of(slot):
             self.tree.forget(row, before_us)
             if self.columns.slowdown(row) != 1.0:

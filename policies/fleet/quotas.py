@@ -1,6 +1,6 @@
-"""Quotas of KV space: how much of the workers' caches one tenant fills, and what it pays beyond its share.
+"""Quotas of KV space: a tenant's part of the workers' caches, and its price beyond its share.
 
-The tree counts whose blocks each worker holds (`radix.tree`). Each tenant has an order of the workers
+The tree counts each tenant's blocks at each worker (`radix.tree`). Each tenant has an order of the workers
 (rendezvous hashing: the same in all replicas, another one for each tenant), and its *home* are the first of
 them, with its share of the space of all that may take its request:
 
@@ -49,7 +49,7 @@ def owner_of(tenant: str) -> int:
 
 
 class Quotas:
-    """KV space of the workers, and who fills it.
+    """KV space of the workers, and its part filled by each tenant.
 
     Args:
         tree: Holders of blocks, by slot.

@@ -89,7 +89,7 @@ class Timing(msgspec.Struct, Generic[Number], frozen=True, gc=False):
         spill_s: P, which is no time of this request.
         settled_s: The part of V' during which later requests stay behind this one.
         behind: Waiting requests that it would overtake.
-        evict_s: Expected price of computing again what it pushes out of the cache.
+        evict_s: Expected price of computing the blocks again that it pushes out of the cache.
         fetch_s: F, if it fetches; the part of V' that runs beside the backlog.
         saved_s: Expected saving of later requests by a copy of a start (`policies.fleet.hot_prefixes`).
     """
@@ -159,7 +159,7 @@ def _fetched(
 def _evicted_s(
     math: Arithmetic[Number], evicting: tuple[Number, Number] | None, tokens: Number
 ) -> Number | float:
-    """Return the expected price of what so many tokens push out (`Prices.evicting`)."""
+    """Return the expected price of the blocks that so many tokens push out (`Prices.evicting`)."""
     return 0.0 if evicting is None else evicting[0] * math.greatest(tokens - evicting[1], 0.0)
 
 

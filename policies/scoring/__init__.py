@@ -51,7 +51,7 @@ class Policy:
 
     Attributes:
         costs: One cost per candidate; the lowest wins, +inf is not considered.
-        uses_cache: True if costs depend on what workers have cached.
+        uses_cache: True if costs depend on cached blocks.
         price: ``costs`` of one worker, if seconds decide alone.
         unit: Unit of a cost, for people.
         left_out: Meaning of +inf, for people: said of the worker.

@@ -1,4 +1,4 @@
-"""Tokens in a block of what one worker holds.
+"""Tokens in a block of one worker's cache.
 
 A worker's capacity is in tokens, and the tree counts blocks. A block of token ids has as many tokens as the
 settings say. A block of text has a number of bytes: with 2.5 bytes a token, as of code and JSON, a cache of

@@ -90,7 +90,7 @@ class BreakerRules:
 
 
 def probe_from_us(current: CircuitSet, replica: str, replicas: Sequence[str]) -> int:
-    """Log time from which a replica, of those alive, may dispatch to a worker whose circuit is not closed."""
+    """Log time from which a living replica may dispatch to a worker whose circuit is not closed."""
     return current.until_us + turn_of(current.worker, replica, replicas) * PROBE_STAGGER_US
 
 

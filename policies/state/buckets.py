@@ -1,9 +1,9 @@
-"""Length buckets: workers of their own for prompts of one range of lengths, and what it costs to leave them.
+"""Length buckets: workers of their own for prompts of one range of lengths, and the cost of leaving them.
 
 Two things let a long prompt slow the short ones beside it in an engine: ranks of data-parallel attention
-wait for the longest of them in every step, and a chunk that mixes both costs what the long context costs
+wait for the longest of them in every step, and a chunk that mixes both costs as much as the long context
 (MiMo-V2.5 paper, arXiv:2607.13095, 5.2, whose ranges are the default). A bucket counts prompt plus expected
-output, not uncached tokens: what a token costs depends on everything before it.
+output, not uncached tokens: the cost of a token depends on all tokens before it.
 
     home       workers of the request's bucket, and those that belong to none and take any length
     spill up   a worker of a longer bucket: the request is dragged by the long ones beside it
@@ -22,11 +22,11 @@ much of the time as a neighbour is beside it, the utilisation rho:
 
 for u uncached tokens behind c, with the others in the middle of their bucket and rho no lower than
 `BUSY_RATIO_MIN`. It is part of the work x of that placement, so an idle neighbour is almost free and a
-conversation stays where its cache is while what it adds is short. Chunks that mix lengths on one rank have
+conversation stays where its cache is while its additions are short. Chunks that mix lengths on one rank have
 the same price: they share their step. That a long prefill also stands in front of more requests where short
 ones come is priced by kappa, which is measured for each bucket (`policies.estimates.costs.congestion_per_s`).
 
-**Without buckets** any worker takes any length, up to what its engine says it holds. Where engines of one
+**Without buckets** any worker takes any length, up to the bound that its engine reports. Where engines of one
 model have different limits, a request that exceeds some of them (`LengthClass.exceeds_tokens`) is for the
 workers that hold more, and waits in a lane of its own.
 """

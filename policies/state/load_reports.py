@@ -63,10 +63,10 @@ class LoadReports:
         return isinstance(op, Finished) and op.request_id in self._links.transfers
 
     def vector(self, now_us: int, *, full: bool) -> LoadVector:
-        """Return what is in flight now.
+        """Return the load in flight now.
 
         Args:
             now_us: Log time, later than that of all own placements.
-            full: With all that is in flight; else what changed since the vector before.
+            full: True for all load in flight; else only the changes since the vector before.
         """
         return self._loads.own_vector(now_us, self._name_at, full=full)

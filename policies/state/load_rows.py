@@ -278,7 +278,7 @@ class LoadRows:
         return moved, fell
 
     def count(self, book: Book, slot: int, increment: Increment) -> bool:
-        """Count what a replica placed after its newest row; True if it may be the oldest prefill."""
+        """Count a placement of a replica after its newest row; True if it may be the oldest prefill."""
         place = book.places.get(slot) or self.place(book, slot)
         return self.add(place, increment)
 
@@ -337,7 +337,7 @@ class LoadRows:
         return None
 
     def drop(self, book: Book, until_us: int, *, placed: bool = True) -> Slots:
-        """Void what a replica told until a log time, and what it ``placed``; return the slots."""
+        """Void the rows of a replica until a log time, and if ``placed`` its placements; return the slots."""
         moved = set[int]()
         if placed:
             self._absorb(book, until_us, moved, set())
@@ -481,7 +481,7 @@ class LoadRows:
         moved.update(slots.tolist())
 
     def _absorb(self, book: Book, until_us: int, moved: set[int], fell: set[int]) -> None:
-        """Count what a replica placed until a log time no longer by itself."""
+        """Count a replica's placements until a log time no longer by themselves."""
         for slot, place in list(book.open.items()):
             gone = place.taken(until_us)
             if gone:

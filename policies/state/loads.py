@@ -13,7 +13,7 @@ seen.
 
 So a replica counts its own requests. The others tell it their sums (`LoadVector`), some 25 times a second:
 
-    sum at a worker = own reservations + rows of the others + what they placed since their newest vector
+    sum at a worker = own reservations + rows of the others + their placements since their newest vector
 
 A row *absorbs* what its replica placed there at or before its time, since it counts that; a placement alone
 makes no row. So the others' requests are no reservations, but a few numbers until the next row
@@ -361,7 +361,7 @@ class Loads:
         return arrives
 
     def _place_again(self, request: Reservation, op: Placed, slot: int) -> None:
-        """Renew what is remembered of a request."""
+        """Renew the memory of a request."""
         if request.slot != slot:
             self._ended_at[slot].append(op.request_id)
         request.replica, request.slot, request.at_us = op.replica, slot, max(request.at_us, op.at_us)
@@ -411,7 +411,7 @@ class Loads:
         return list(slots)
 
     def told(self, op: LoadVector, slot_of: Callable[[str], int]) -> list[int]:
-        """Take what another replica has in flight, and return the slots at which there is less now.
+        """Take another replica's load in flight, and return the slots with less load than before.
 
         Args:
             op: Its vector.
@@ -442,7 +442,7 @@ class Loads:
         return list(fell)
 
     def own_vector(self, now_us: int, name_at: Callable[[int], str] = str, *, full: bool) -> LoadVector:
-        """Return what this replica has in flight, and empty `changed`.
+        """Return the load that this replica has in flight, and empty `changed`.
 
         Args:
             now_us: Log time, later than all that it placed.
@@ -847,7 +847,7 @@ class Loads:
             self._prefill_tokens_at[slot] -= request.uncached_tokens
 
     def _let_go(self, replica: str, until_us: int) -> set[int]:
-        """Release what a replica placed until a log time; return the slots."""
+        """Release a replica's placements until a log time; return the slots."""
         gone = [
             (request_id, request)
             for request_id, request in self._of_replica.get(replica, {}).items()
@@ -861,7 +861,7 @@ class Loads:
         return slots
 
     def _hand_over(self, replica: str) -> None:
-        """Count what a replica placed until its vectors absorb it: it sends its first one."""
+        """Count a replica's placements until its vectors absorb them: it sends its first one."""
         for request_id, request in list(self._of_replica[replica].items()):
             self._let_go_one(request_id, request)
             self._count_there(request_id, request)
@@ -873,7 +873,7 @@ class Loads:
                 request.path = b""
 
     def _drop_rows(self, book: Book, until_us: int, *, placed: bool = True) -> list[int]:
-        """Void the vectors of a replica, and what it ``placed``, until a log time; return the slots."""
+        """Void a replica's vectors until a log time, and if ``placed`` its placements; return the slots."""
         slots = self._rows.drop(book, until_us, placed=placed)
         self._find_heads(slots)
         moved: list[int] = slots.tolist()
@@ -922,7 +922,7 @@ class Loads:
         leaders[op.request_id] = op
 
     def _goes_on(self, op: Placed, slot: int) -> int:
-        """Newest placement of a leader whose prefill may go on, by what is told; 0 if it may not."""
+        """Newest placement of a leader whose prefill may go on, as far as told; 0 if it may not."""
         known, at_us, book = self._trace(op.request_id), op.at_us, self._rows.books.get(op.replica)
         if isinstance(known, Reservation):
             if known.prefilled_us or known.finished:

@@ -8,7 +8,7 @@ skipped and counted (design section 6), one of `RETIRED_TAGS` skipped uncounted.
     request:  Placed -> FirstToken -> Finished        (all by the replica that owns the request)
               Placed -> Finished                      (a short answer, or none)
               Waiting -> Placed | Finished            (before that, if no worker had room)
-    loads:    LoadVector                              (absorbs what its replica placed there before)
+    loads:    LoadVector                              (absorbs its replica's earlier placements)
     cache:    Insert, Trim, Forget, EndGone, EndReach (`radix.ops`)
     replica:  Left                                    (shut down, or its heartbeat expired)
     links:    Shipping -> Shipped | Finished          (the hand-over of a request whose prefill is remote)
@@ -190,7 +190,7 @@ class Finished(msgspec.Struct, frozen=True, array_like=True, tag=12, gc=False):
 
 
 class Left(msgspec.Struct, frozen=True, array_like=True, tag=13, gc=False):
-    """A replica is gone: drop what it reported in flight or waiting at or before ``at_us``."""
+    """A replica is gone: drop its requests in flight or waiting at or before ``at_us``."""
 
     replica: Name
     at_us: LogTime

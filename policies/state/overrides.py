@@ -95,7 +95,7 @@ class Overrides:
         return None
 
     def digest(self) -> str:
-        """A text that is equal wherever the same changes count, and another one otherwise."""
+        """A text that is equal at replicas with the same changes, and another one otherwise."""
         text = repr([(key, version_of(self._newest[key])) for key in sorted(self._newest)])
         return xxhash.xxh3_64_hexdigest(text.encode())
 

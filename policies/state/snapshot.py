@@ -1,7 +1,7 @@
 """A snapshot of the fleet as pieces of bytes, each well under a megabyte: writing one, and merging it.
 
     [requests] ...            encoded operations: in flight, waiting or shipped, `PIECE_OPS` in each, and
-                              what other replicas have in flight, as vectors
+                              load of other replicas in flight, as vectors
     [page of the tree] ...    `radix.TreePage`
     [summary]                 the number of each, and the small state; last, as it is known then
 

@@ -251,7 +251,7 @@ class Tickets:
         replica: str | None = None,
         skip: Collection[str] = (),
     ) -> Ticket | None:
-        """The same among all tickets of these lanes, whichever worker they wait for."""
+        """The same among all tickets of these lanes, for any worker."""
         replicas = self._of_replica if replica is None else (replica,)
         lines = [line for each in replicas for line in self._own_lines(each).of_lanes(lanes)]
         return self._best(lines, now_us, skip)

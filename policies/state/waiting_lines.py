@@ -247,5 +247,5 @@ class OwnLines:
         return self._by_key.first(waiting)
 
     def of_lanes(self, lanes: Iterable[str]) -> list[Line]:
-        """Lines of all tickets of some lanes, whichever worker they wait for."""
+        """Lines of all tickets of some lanes, for any worker."""
         return [line for lane in lanes if (line := self._of_lane.get(lane)) is not None]

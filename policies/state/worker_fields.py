@@ -71,7 +71,7 @@ def changed(
 
 
 def merged(one: WorkerPut, two: WorkerPut) -> WorkerPut:
-    """Return what two entries of one worker say together."""
+    """Return the merged entry of two entries of one worker."""
     generation = generation_of(one)
     if generation != generation_of(two):
         return max(one, two, key=generation_of)

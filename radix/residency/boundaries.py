@@ -4,7 +4,7 @@ Without memory below the device: where all blocks before are held, and every win
 
 An engine with host memory (vLLM 0.32, ``v1/core/sched/scheduler.py`` and ``OffloadingConnectorScheduler``;
 SGLang's radix tree is of that shape anyway) takes the longest prefix that its device alone can go on from,
-and asks the tiers below for what follows. So they must hold
+and asks the tiers below for the following blocks. So they must hold
 
     every block from there on, also those that the device has behind a gap;
     each window from there on, or a whole one of their own: windows of both are not put together.
@@ -45,8 +45,8 @@ def valid(groups: "Groups", run: "Run", reached: int) -> int:
 def chained(groups: "Groups", run: "Run") -> tuple[int, tuple[int, ...]]:
     """Return the boundaries of an engine with tiers, and the run's chains; see the module.
 
-    The chains of the parent are up to date. The first is what the device holds from the beginning, the second
-    what the tiers below hold from the last boundary of the device, and then one for each partial group.
+    The chains of the parent are up to date. The first is the device's part from the beginning, the second
+    the lower tiers' part from the last boundary of the device, and then one for each partial group.
     """
     full, partial, whole = groups.full, groups.partial, (1 << run.size) - 1
     parent = run.parent
