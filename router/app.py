@@ -345,7 +345,7 @@ class GatewayProcess:
         return make_data_api(parts, self._lifespan)
 
     def _tell_metrics(self) -> None:
-        """Let metrics read at each scrape what is not counted."""
+        """Let metrics read at each scrape the values that are not counted."""
         reports = report.reports_of(
             report.report_requests(self.gateway),
             report.report_clients(self.clients),

@@ -51,7 +51,7 @@ def main(
     Args:
         argv: Arguments without the program's name.
         environ: The environment.
-        serve: Runs the gateway; raises `SettingsError` if it cannot use what the settings name.
+        serve: Runs the gateway; raises `SettingsError` if it cannot use a file or address of the settings.
         tools: Commands that parse their own arguments, by name, with a line of help.
 
     Returns:

@@ -18,7 +18,7 @@ from router.sources import CONFIG_ENV, did_you_mean
 HELP_ALL = "--help-all"
 
 _PEER = "peer:"
-"""Prefix of what argparse calls a flag of another router."""
+"""Prefix of argparse's names for flags of other routers."""
 
 _OF_SECRETS = re.compile(r"api|key|token|secret|passw|auth|jwt|cert|tls|ssl|credential")
 """Words in flags that name secrets: a guess might send one where it does not belong."""

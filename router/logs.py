@@ -44,7 +44,7 @@ CLOSE_TIMEOUT_S = 2.0
 
 _RECORD_FIELDS = frozenset(vars(logging.makeLogRecord({}))) | {"message", "asctime", "color_message"}
 _QUIET = ("httpx", "httpx2", "httpcore", "httpcore2", "uvicorn.access", "uvicorn.error")
-"""Loggers that repeat what other lines say: of each request, and of the server's start and end."""
+"""Loggers that repeat other lines: those of each request, and of the server's start and end."""
 
 
 @dataclass(frozen=True)
@@ -161,7 +161,7 @@ class LineWriter:
             self._filled.set()
 
     def close(self, timeout_s: float = CLOSE_TIMEOUT_S) -> None:
-        """Write what is left, for at most ``timeout_s`` seconds; the descriptor stays open."""
+        """Write the remaining lines, for at most ``timeout_s`` seconds; the descriptor stays open."""
         self._closing = True
         self._filled.set()
         self._thread.join(timeout_s)
@@ -227,7 +227,7 @@ class Logs:
             )
 
     def close(self) -> None:
-        """Detach from `logging` and write what is left."""
+        """Detach from `logging` and write the remaining lines."""
         logging.getLogger().removeHandler(self.handler)
         self._writer.close()
 

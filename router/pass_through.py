@@ -59,7 +59,7 @@ _PATH = re.compile(r"(?:/[A-Za-z0-9._~-]+)+(?:/\*)?")
 
 
 def administers(path: str) -> bool:
-    """Return True if a part of a path, however it is written, administers an engine."""
+    """Return True if a part of a path, in any spelling, administers an engine."""
     return any(part.lower() in ADMINISTERING for part in re.split(r"[/;]", path))
 
 

@@ -104,7 +104,7 @@ class RequestTrace(LineWriter):
         self.write(self._encode(line) + b"\n")
 
     def close(self, timeout_s: float = CLOSE_TIMEOUT_S) -> None:
-        """Write what is left, for at most ``timeout_s`` seconds, and close the file."""
+        """Write the remaining lines, for at most ``timeout_s`` seconds, and close the file."""
         super().close(timeout_s)
         if not self._thread.is_alive():
             os.close(self._fd)

@@ -4,7 +4,7 @@
     ├── server          the socket clients connect to, and its limits
     ├── fleet           the workers and how their health is checked
     ├── discovery       which pods of a Kubernetes cluster are workers, too
-    ├── placement       how a worker is chosen, and what the prefix tree assumes
+    ├── placement       choice of a worker, and assumptions of the prefix tree
     ├── admission       how much a worker is given before requests wait here
     ├── upstream        connections to workers
     ├── reliability     redispatch and circuit breakers
@@ -14,7 +14,7 @@
     ├── shared          the log that replicas share through Redis
     ├── tenancy         how requests of different tenants are kept apart
     ├── observability   logs and metrics
-    ├── admin           where the admin API listens, and who may use it
+    ├── admin           addresses of the admin API, and rights to use it
     ├── picker          how proxies are told where their requests go
     └── models          names that clients may ask for, and which models serve them
 

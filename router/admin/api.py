@@ -146,7 +146,7 @@ def _made(parts: AdminParts, lifespan: Any, elsewhere: str, *, administers: bool
         return any(isinstance(each, Route) and each.path_regex.match(path) for each in api.routes)
 
     def hint(path: str, headers: Sequence[Header]) -> str:
-        """Say what was meant, and where the admin API is only to those who may use it."""
+        """Suggest the intended path; the admin API's address only to clients that may use it."""
         mine = access.is_known(headers) and (administers or path.split("/")[1] in OWN_ROOTS)
         return suggestion_of(path) or (elsewhere if mine else "")
 

@@ -55,7 +55,7 @@ def add_engine_calls(api: FastAPI, parts: AdminParts) -> None:
     @api.post("/flush_cache", tags=["peers"])
     @api.post("/reset_prefix_cache", tags=["peers"])
     async def flush_cache(request: Request) -> JSONResponse:
-        """Flush the prefix cache of every worker, and forget what the tree knew of those that did."""
+        """Flush the prefix cache of every worker, and forget the flushed workers' blocks in the tree."""
         return await _told(request, "flushed", await _flush_all(parts))
 
     @api.post("/start_profile", tags=["peers"])

@@ -1,7 +1,7 @@
 """Errors of the admin API in the OpenAI shape, as on the data path; under /v1/messages in Anthropic's.
 
 An unknown parameter of a URL is an error: ``?drian=true`` must not remove at once. Exceptions are the routes
-of probes, clients and the older routers' dialect, whose callers send more than we use.
+of probes, clients and the older routers' dialect, whose clients send more than we use.
 """
 
 from collections.abc import Callable, Coroutine, Mapping, Sequence

@@ -136,9 +136,9 @@ def add_replicas_view(api: FastAPI, parts: AdminParts) -> None:
 
     @api.get("/replicas", tags=["replicas"])
     async def replicas() -> dict[str, Any]:
-        """The replicas that are alive: version, addresses, lag, who writes snapshots, what is degraded.
+        """The living replicas: version, addresses, lag, the writer of snapshots, degraded parts.
 
-        Counters count from each replica's own start. ``known`` is false for one whose word does not reach us,
+        Counters count from each replica's own start. ``known`` is false for one without vitals here,
         and all else of it is null.
         """
         found = await parts.vitals()

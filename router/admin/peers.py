@@ -3,7 +3,7 @@
     older routers  ``/add_worker``, ``/remove_worker``, ``/list_workers`` and such (`wire.md` 4), which change
                    the fleet for all replicas as `router.admin.workers` does
     encoders       register and leave by themselves, as SGLang's ``--encoder-register-urls`` has it
-    models         ``/v1/models``, and what engines say of themselves
+    models         ``/v1/models``, and engines' descriptions of themselves
 
 An encoder registers its URL with every language worker that it is configured with, each of which runs a small
 registry (``disaggregation/encoder_bootstrap_server.py``). Here the registry is the shared list of workers, so

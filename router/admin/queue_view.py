@@ -247,7 +247,7 @@ def add_tickets(api: FastAPI, parts: AdminParts) -> None:
 
     @api.delete("/queue/{ticket:path}", status_code=202, tags=["queue"])
     async def expire(request: Request, ticket: TicketId) -> dict[str, Any]:
-        """End the wait of a request: its client gets 408, from whichever replica holds it."""
+        """End the wait of a request: its client gets 408, from the replica that holds it."""
         entry = found(ticket)
         note_change(request, detail={"replica": entry.replica, "flow": entry.flow})
         log.publish(Expire(log.now_us(), log.replica, ticket))

@@ -105,7 +105,7 @@ def add_settings(api: FastAPI, parts: AdminParts) -> None:
     async def patch(request: Request, asked: SettingsPatch) -> dict[str, Any]:
         """Change settings for all replicas, or none of them if anything is wrong.
 
-        ``changed`` tells what was another value before, here; ``change_id`` is null if nothing was.
+        ``changed`` lists the values that changed here; ``change_id`` is null if nothing was.
         """
         outcome = live.change(
             asked.values,
@@ -120,7 +120,7 @@ def add_settings(api: FastAPI, parts: AdminParts) -> None:
     async def history(
         limit: Annotated[int, Query(ge=1, le=200, description="How many at most.")] = 50,
     ) -> dict[str, Any]:
-        """The newest changes, the newest first, with what each value was before; null is as at the start."""
+        """The newest changes, the newest first, with each value before; null is the value at the start."""
         changes = live.overrides.history
         return {
             **_state(parts),
@@ -239,7 +239,7 @@ def add_policies(api: FastAPI, parts: AdminParts) -> None:
 
     @api.get("/policies", tags=["settings"])
     async def policies() -> dict[str, Any]:
-        """The policies with their options, what each decides now, and which one only watches (shadow).
+        """The policies with their options, the decisions that each makes now, and the shadow policy.
 
         Any of them may choose a worker, or a prefill worker, or a decode worker; change which with
         ``PATCH /settings`` (placement.policy, prefill_policy, decode_policy, policy_options). Under ``own``

@@ -4,7 +4,7 @@
     /chat/completions         a base URL without it
     /v1/chat/completion       a slip
 
-Clients get one suggestion, of what clients are served. The admin API is named only to those who may use it.
+Clients get one suggestion, of a path for clients. Only clients that may use the admin API see its paths.
 """
 
 import difflib

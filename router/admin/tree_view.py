@@ -62,8 +62,8 @@ def add_tree_view(api: FastAPI, parts: AdminParts) -> None:
         """Size of the tree, and the starts of prompts that saved most tokens here.
 
         ``saved_tokens`` are as the engines report, or as predicted where they report nothing, of the newest
-        requests. ``blocks`` and ``tokens`` are what all cached prompts share that begin so; they part there
-        in ``branches`` ways.
+        requests. ``blocks`` and ``tokens`` are the part that all cached prompts with this start share; they
+        divide there into ``branches``.
         """
         return described(gateway, limit)
 
@@ -178,7 +178,7 @@ def add_kv_events_view(api: FastAPI, parts: AdminParts) -> None:
 
     @api.get("/kv_events", tags=["workers"])
     async def followed() -> dict[str, Any]:
-        """Workers whose KV events this replica follows, and by what the cache of each worker is known.
+        """Workers whose KV events this replica follows, and the evidence for the cache of each worker.
 
         One replica follows each worker. Only that replica can tell its state (``followed``); ``evidence`` is
         the same everywhere.

@@ -46,7 +46,7 @@ def _add_drains(api: FastAPI, gateway: Gateway) -> None:
 
     @api.get("/workers/{worker_id:path}/drain", tags=["workers"])
     async def drain_progress(worker_id: WorkerId) -> dict[str, Any]:
-        """Progress of a worker's draining: what is left, since when, and how long it will take.
+        """Progress of a worker's draining: requests left, its start, and the expected time.
 
         ``expected_s`` is null until answers of such workers have been timed.
         """
@@ -61,7 +61,7 @@ def _add_drains(api: FastAPI, gateway: Gateway) -> None:
 
     @api.post("/workers/{worker_id:path}/forget", status_code=202, tags=["workers"])
     async def forget(request: Request, worker_id: WorkerId) -> dict[str, Any]:
-        """Forget what a worker has cached, for all replicas; its engine is not asked to drop anything.
+        """Forget the cached blocks of a worker, for all replicas; its engine is not asked to drop anything.
 
         For an engine whose cache was flushed behind our back. ``POST /flush_cache`` flushes the engines, too.
         """

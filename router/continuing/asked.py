@@ -86,7 +86,7 @@ class Asked(msgspec.Struct, frozen=True, gc=False):
 
 
 def asked_for(parsed: ParsedRequest, body: bytes) -> Asked | None:
-    """Return what a request asks for if its stream may be continued, or None."""
+    """Return the properties of a request if its stream may be continued, or None."""
     chat = parsed.endpoint is Endpoint.CHAT
     if not chat and parsed.endpoint is not Endpoint.COMPLETIONS:
         return None

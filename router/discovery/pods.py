@@ -93,7 +93,7 @@ class Refusal(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Refused:
-    """A refused pod; `detail` says what is wrong, and what would be right."""
+    """A refused pod; `detail` says what is wrong and gives the right form."""
 
     reason: Refusal
     detail: str

@@ -1,4 +1,4 @@
-"""The pods of one selection: a watch reports events at once, a list now and then what it missed.
+"""The pods of one selection: a watch reports events at once, a list now and then finds the missed ones.
 
     reconciling:  list ──> merge ──> wait resync_s, less if something is wrong ──> list ...
     watching:     from the list's version ──> events ──> ended, broken, silent ──> from the last version ...
@@ -122,7 +122,7 @@ class PodWatch:
             await self._source.close()
 
     async def reconcile(self) -> None:
-        """List the pods and apply what is new; on `ApiFailure` everything stays."""
+        """List the pods and apply the news; on `ApiFailure` everything stays."""
         selection = self.selection
         self._ended.clear()
         self._listing = True

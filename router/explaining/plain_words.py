@@ -163,7 +163,7 @@ def explained(verdict: OffloadVerdict) -> str:
     """Explain the side of a link where a request is prefilled, in tokens, seconds and bytes."""
     where = f"over {verdict.link}" if verdict.remote else "locally"
     local = (
-        "nobody prefills locally"
+        "no worker prefills locally"
         if verdict.local_s < 0
         else f"{verdict.uncached_local:,} uncached tokens take {verdict.local_s:.3f} s locally"
     )

@@ -24,7 +24,7 @@ class Change:
     ranks: int | None = None
 
     def of(self, worker: Worker, now_us: int, replica: str) -> WorkerPut:
-        """Return what to publish.
+        """Return the operations to publish.
 
         Args:
             worker: The worker as known now.

@@ -5,7 +5,7 @@
     registered   encoder                                                   it registered itself, and may leave
 
 The note in a worker's entry holds the version of the pod that is in the entry: a replica
-with an older view leaves it alone, one with a newer view changes only what the pod changed, so no leader is
+with an older view leaves it alone, one with a newer view changes only the pod's changes, so no leader is
 needed. A manual change keeps these labels (`kept`) and takes over the drain.
 """
 

@@ -6,7 +6,7 @@ flight are read, and those without a report: any other worker may be given reque
 (`policies.fleet.admission`).
 
 A page may be seconds old: requests that ended since would look foreign, and a free worker full. So a report
-carries the most that was in flight at this look and the one before; foreign work is what exceeds that. A
+carries the most that was in flight at this look and the one before; the excess is foreign work. A
 missing or silent page, or an unexpected error, is counted, and the worker is left alone for a while.
 """
 

@@ -2,7 +2,7 @@
 
     plain     begins, and needs no partner
     prefill   begins, if a decode worker of its hand-over protocol is there
-    decode    ends what a prefill worker began; alone it takes whole requests if its protocol lets it
+    decode    ends a prefill worker's request; alone it takes whole requests if its protocol lets it
     encode    neither: it works for the others
 
 In a fleet of plain workers nothing here costs anything. Lists are cached until a worker or a circuit changes:

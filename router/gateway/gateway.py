@@ -51,7 +51,7 @@ class LimiterPort(Protocol):
 
     @property
     def degraded_reason(self) -> str | None:
-        """Reason why each replica keeps to its share of the limits now; None if they are counted together."""
+        """Why each replica keeps to its share of the limits now; None if they are counted together."""
 
     def admit(self, tenant: Tenant, tokens: int, decided: Callable[[Charge], None]) -> Charge:
         """Charge the estimated tokens of a request; ``decided`` hears later what is not decided yet."""

@@ -100,7 +100,7 @@ class ParsedRequest(msgspec.Struct, frozen=True, gc=False):
         computes_all: Engines compute the whole prompt, cached or not, for its log probabilities
             (``skip_reading_prefix_cache`` in vLLM's sampling_params.py, ``logprob_start_len`` in SGLang's
             schedule_policy.py).
-        choice: Choice of its model; None for most requests.
+        choice: Of its model; None for most requests.
     """
 
     endpoint: Endpoint

@@ -12,7 +12,7 @@ from collections import deque
 from router.gateway.parsing import ParsedRequest
 
 KEPT_MAX = 4096
-"""Most kept requests, as many as `router.gateway.recent_decisions` lists."""
+"""As many as `router.gateway.recent_decisions` lists."""
 
 BYTES_MAX = 16 << 20
 """Bound on the hashes and the estimated rest of all kept requests, in bytes."""

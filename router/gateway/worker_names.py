@@ -10,7 +10,7 @@ from hashlib import blake2b
 from router.gateway.identity import PromptHasher
 
 NAME_BYTES = 6
-"""Bytes of a name: two of 100,000 workers have the same with a probability of 0.002 %."""
+"""Of 100,000 workers two have one name with a probability of 0.002 %."""
 
 NAMES_MAX = 10_000
 """Names that are remembered; making one takes 1 us."""

@@ -159,7 +159,7 @@ class Naming:
         return model if self._adapters is None or not adapter else self._adapters.written(adapter)
 
     def chosen(self, parsed: ParsedRequest, drawn: Drawn | None) -> ParsedRequest:
-        """Return the request with what was decided."""
+        """Return the request with the decision."""
         alias = self._resolved.alias
         if not alias and drawn is None:
             return parsed

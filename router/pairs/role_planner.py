@@ -60,7 +60,7 @@ TURNING_S = 2.0
 """Seconds between two looks while a worker is turning: it should not stand idle for long when it is free."""
 
 LEAD_S = 10.0
-"""Seconds that a new leader waits: several times what the log and a heartbeat take."""
+"""Seconds that a new leader waits: several times the delay of the log and a heartbeat."""
 
 
 @dataclass(slots=True)

@@ -1,7 +1,7 @@
-"""Rows of the tables: one flag of another router, and what it means here.
+"""Rows of the tables: one flag of another router, and its meaning here.
 
     taken      a flag of ours has its meaning: the value goes there
-    accepted   nothing here does what it is for, and the gateway serves rightly without it
+    accepted   no setting here stands for it, and the gateway serves rightly without it
     refused    without it something would be open, unreachable or lost: the start stops and says what to write
 
 Tables are written as text, in groups of flags that share a sentence::

@@ -237,7 +237,7 @@ class Picker:
 
 
 async def _read(stream: ProxyStream, context: "grpc.aio.ServicerContext[Any, Any]", pace: LogPace) -> None:
-    """Read what a proxy sends, until it ends its side."""
+    """Read a proxy's messages until it ends its side."""
     try:
         while True:
             message = await context.read()

@@ -74,8 +74,8 @@ class ClientQuota:
     requests_per_client_per_s: float = setting(
         0.0,
         "Requests per second that one client address may keep up at one process; more get 429. It is for "
-        "floods, and counts every request to this port; tenancy.keys_file limits tenants. 0 turns the limit "
-        "off, which is the default for the same reason.",
+        "floods, and counts every request to this port; what tenants may use is said in tenancy.keys_file. "
+        "0 turns the limit off, which is the default for the same reason.",
         ge=0,
         live=True,
     )
@@ -85,7 +85,7 @@ class ClientQuota:
     trusted_proxies: Networks = setting(
         (),
         "Networks of load balancers and proxies whose x-forwarded-for is believed: limits per client, logs "
-        "and audit lines then mean the client's address. They are not limited themselves. From other clients "
+        "and audit lines then mean the client's address. They are not limited themselves. Of everybody else "
         "the header is ignored.",
         allowed="networks such as 10.0.0.0/8 or fd00::/8",
     )

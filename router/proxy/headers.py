@@ -1,4 +1,4 @@
-"""Headers that travel end to end, and those that belong to one connection (RFC 9110 section 7.6.1).
+"""Which headers travel end to end, and which belong to one connection (RFC 9110 section 7.6.1).
 
 Lists say which headers of a request reach a worker (`lines_of`) and which of an answer reach a client
 (`ANSWER_HEADERS`): a worker is not trusted with cookies, cross-origin rules or redirects of the gateway's

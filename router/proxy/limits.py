@@ -32,7 +32,7 @@ class ClientLimits:
     )
     header_count_max: int = setting(
         100,
-        "Most header lines of a request; more get 431. Most HTTP servers have the same default.",
+        "Most header lines of a request; more get 431. The default is what most HTTP servers allow.",
         ge=8,
         live=True,
     )

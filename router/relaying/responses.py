@@ -1,4 +1,4 @@
-"""Stored responses (`POST /v1/responses`): which worker keeps one, and who may ask for it.
+"""Stored responses (`POST /v1/responses`): the worker that keeps one, and the tenant that may ask for it.
 
     POST /v1/responses ──> its answer names an id ──keep──> `router.shared.StoredResponses`
          previous_response_id, GET, DELETE, cancel ──find──> the worker ──> that one only

@@ -109,7 +109,7 @@ class Sessions:
         self._tell(parsed.key, worker_id)
 
     def heard(self, session: int, worker_id: str, age_s: float) -> None:
-        """Take note of what a replica told, ``age_s`` seconds ago: the worker of a session, or its end."""
+        """Take note of another replica's word, ``age_s`` seconds old: the worker of a session, or its end."""
         if not worker_id:
             self._homes.pop(session, None)
         elif self._most and age_s < self._ttl_s:

@@ -52,7 +52,7 @@ class RedisAddress:
     Attributes:
         kind: Kind of the endpoints.
         endpoints: One server; or some Sentinels or cluster nodes, any of which knows the rest.
-        service: Name of the primary among what the Sentinels watch.
+        service: Name of the primary among the Sentinels' services.
         data: Options of a connection to a data server, as redis-py takes them; ``tls`` is how TLS is spoken,
             None without.
         sentinel: Options of a connection to a Sentinel.

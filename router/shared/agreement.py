@@ -5,7 +5,7 @@ replicas have applied. Then two live replicas have different values, and no late
 So each replica publishes a digest of each kind of register with its heartbeat (`policies.state.digests`), and
 compares those of its siblings with its own:
 
-    equal, or what we had a moment ago ──> they agree
+    equal, or ours of a moment ago ──> they agree
     no value in common for `DIFFER_S`  ──> each side publishes its registers of that kind again
     for `ALERT_S`                      ──> `LogStatus.differing` and a reason why this replica is degraded
 
@@ -92,15 +92,15 @@ class Agreement:
         self.published_again: dict[str, int] = {}
 
     def shown(self, *, ready: bool) -> bytes:
-        """Return what the next heartbeat shows: the digest of each kind, of a replica that is ready."""
+        """Return the value of the next heartbeat: the digest of each kind, of a replica that is ready."""
         self._look()
         return msgspec.msgpack.encode(self._own if ready else {})
 
     def compare(self, shown: Mapping[str, bytes], lag_s: float) -> list[int]:
-        """Compare what living siblings show with the own digests.
+        """Compare the digests of living siblings with the own ones.
 
         Args:
-            shown: By sibling what its heartbeat shows; only of heartbeats that came just now.
+            shown: Values of heartbeats by sibling; only of heartbeats that came just now.
             lag_s: Seconds that this replica is behind in the log.
 
         Returns:
@@ -145,7 +145,7 @@ class Agreement:
         return again
 
     def interrupted(self) -> None:
-        """Note that nothing is compared for now: what differed before may not differ any more."""
+        """Note that nothing is compared for now: earlier differences may be gone."""
         self._differences.clear()
 
     def _look(self) -> float:

@@ -7,7 +7,7 @@ from router.shared.ports import SharedListener
 logger = logging.getLogger(__name__)
 
 LAST = frozenset(("pace", "registers"))
-"""Answers are late, or replicas know different registers: what follows from another reason, mostly."""
+"""Answers are late, or replicas know different registers: mostly consequences of another reason."""
 
 
 class DegradedReasons:

@@ -53,6 +53,7 @@ LOST_S = 600.0
 LOST_MAX = 16
 READS = b"vectors"
 """Mark of this version, in the hash behind the process. Older ones take it for a part of the process name."""
+
 FRESH_BEATS = 3
 """Missed beats in a row after which a sibling may have changed its registers without showing it."""
 
@@ -184,7 +185,7 @@ class Heartbeat:
         self._beaten_s = -inf
 
     def left(self, op: Left) -> None:
-        """Note what the log says: a replica has left, unless it was seen later."""
+        """Note a `Left` of the log: the replica has left, unless it was seen later."""
         sibling = self._siblings.get(op.replica)
         if sibling is not None and sibling.beat_us <= op.at_us:
             del self._siblings[op.replica]
@@ -197,7 +198,7 @@ class Heartbeat:
             del self._lost_us[next(iter(self._lost_us))]
 
     async def beat(self, link: RedisLink) -> None:
-        """Say that we are alive, and find out who no longer is.
+        """Say that we are alive, and find the siblings that no longer are.
 
         Raises:
             StateError: The beat did not get through.
@@ -235,7 +236,7 @@ class Heartbeat:
             raise
 
     async def remove_foreign(self, link: RedisLink) -> None:
-        """Remove what stands in place of our keys and is of another type: Redis refuses us until it is gone.
+        """Remove values of another type in place of our keys: Redis refuses us until they are gone.
 
         Without the log the replicas go on as after a flush.
 

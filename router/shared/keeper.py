@@ -7,18 +7,18 @@ Every replica looks once a second. A replica that finds one due and gets the lea
     Redis lost what we knew, or we had to drop   written at once, with a mark in the log that makes the
     operations of our own                        others merge it: the log does not tell what is in it
     unsound, or of an older version              by a warm replica at once; one that could not start from
-                                                 it either leaves that to those who know more
+                                                 it either leaves that to replicas that know more
     none yet                                     after one interval, so that a survivor comes first
-    of a newer version                           left to those who can read it (roll-out), unless they have
-                                                 written none for `ABANDONED_S`
+    of a newer version                           left to replicas that can read it (roll-out), unless they
+                                                 have written none for `ABANDONED_S`
     of the future                                replaced: no clock of a replica is ahead by `FUTURE_S`
 
 A replica that waits for prompts which it asked for (`router.shared.placed_forms`) leaves the snapshot to
 others for up to `HOLD_S`: a newcomer would start behind those placements and never learn their prompts.
 
-One survivor's mark is enough for all: who has merged it need not write its own. But only a mark that is
-newer than all that this replica wrote or read of the lost log: an older one is of an earlier loss, and does
-not have what this replica did since, as on the old primary of a split brain.
+One survivor's mark is enough for all: a replica that has merged it need not write its own. But only a mark
+that is newer than all that this replica wrote or read of the lost log: an older one is of an earlier loss,
+and lacks the later operations of this replica, as on the old primary of a split brain.
 """
 
 import contextlib
@@ -108,7 +108,7 @@ class SnapshotKeeper:
         self._connected_s = time.monotonic()
 
     def refill(self, known: StreamId) -> None:
-        """Redis lost what we knew.
+        """Redis lost entries that we knew.
 
         Args:
             known: Newest entry of the lost log that this replica wrote or read. A mark that is newer makes a

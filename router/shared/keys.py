@@ -63,7 +63,7 @@ class Keys:
 
     @property
     def digests(self) -> str:
-        """Hash of what each replica shows of its registers (`router.shared.agreement`), by replica id."""
+        """Hash of the digests of each replica's registers (`router.shared.agreement`), by replica id."""
         return f"cw:{{{self.namespace}}}:digests"
 
     @property

@@ -2,7 +2,7 @@
 
 A block hash stands for its block and everything before it (`radix.blocks`), so one hash names a whole path.
 `KnownPaths` maps *anchors* to paths. An anchor is the end of a prompt that was told, or a junction: the depth
-at which a prompt left what others share, such as a system prompt.
+at which a prompt left a part that others share, such as a system prompt.
 
     told: S a        path  [S a         ]     anchors  a
     told: S a b      path  [S a b       ]     anchors  a b      the conversation goes on: its path grows
@@ -153,7 +153,7 @@ class KnownPaths:
         Args:
             path: Packed block hashes.
             after_blocks: Depth of the anchor from which it is told; 0 if it is told as a whole.
-            junction_blocks: Depth at which it left what others share; 0 if that is not known.
+            junction_blocks: Depth at which it left the part that others share; 0 if unknown.
         """
         blocks = len(path) // HASH_BYTES
         if blocks < self._blocks_min or len(path) > self._path_bytes_max or len(path) % HASH_BYTES:

@@ -203,7 +203,7 @@ class LeaseAccount:
         return one, two, three
 
     def change(self, limits: Limits) -> None:
-        """Take other limits from now on: what is in hand of a limit that was there remains."""
+        """Take other limits from now on: units in hand of a limit that was there remain."""
         old, self.limits = self.limits, limits
         if bool(old.requests_per_minute) != bool(limits.requests_per_minute):
             self.requests = _nothing_of(limits.requests_per_minute)
@@ -356,7 +356,7 @@ class LeaseAccount:
         )
 
     def answered(self, reply: LeaseReply, at_us: int) -> list[Charge]:
-        """Take what a call got.
+        """Take the result of a call.
 
         Returns:
             Charges that waited and are granted or refused now.
@@ -434,7 +434,7 @@ class LeaseAccount:
         use[1] += tokens
 
     def _prune(self, slot: int) -> None:
-        """Forget what has left the window, and what was noted before the clock was set."""
+        """Forget uses that have left the window, and those noted before the clock was set."""
         uses, first = self._uses, slot - SLOTS
         while uses and not first <= (oldest := next(iter(uses))) <= slot:
             requests, tokens = uses.pop(oldest)
@@ -482,7 +482,7 @@ def _least(one: tuple[int, int, int], other: tuple[int, int, int]) -> tuple[int,
 
 
 def _share(limit: int, rank: int, replicas: int) -> float:
-    """This replica's whole part of a limit; the first ones take what does not divide."""
+    """This replica's whole part of a limit; the first ones take the remainder."""
     if not limit:
         return UNBOUNDED
     return limit // replicas + (rank < limit % replicas)

@@ -18,7 +18,7 @@ its part of a rate counts as used when it expired, since it may have been; its t
 
     a           sums of all slots and holders, and when a holder may have died next
     s{slot}     requests and tokens used in a slot
-    h{writer}   batch, expiry, what is held of the three limits, 1 while it lives
+    h{writer}   batch, expiry, units held of the three limits, 1 while it lives
 
 A call reads and writes the fields that it changes: all slots only of a replica that tells its whole window,
 all holders only when one may have died.
@@ -41,7 +41,7 @@ SLOTS = 120
 WINDOW_US = SLOT_US * SLOTS
 
 STEP_US = 5_000_000
-"""A clock that runs back by more is another clock; what was counted by it means nothing."""
+"""A clock that runs back by more is another clock; counts by the old one mean nothing."""
 
 SHARES = 4
 """Units leased ahead are this fraction of the rest for each replica: the less is left, the
@@ -65,7 +65,7 @@ class LeaseCall(msgspec.Struct, frozen=True, array_like=True, gc=False):
         limits: Requests and tokens per minute, tokens in flight; 0 for none.
         held: Units of each that this replica holds: unused leases, and of the third also those in flight.
         wants: Units of each to lease beyond the asks, if there are enough.
-        uses: Slot, requests, tokens; negative numbers take back what was not used after all.
+        uses: Slot, requests, tokens; negative numbers take back units that were not used after all.
         asks: Tokens of each request that waits, in the order of coming. Each also needs one request.
     """
 

@@ -5,9 +5,9 @@
        `----- ask ---> round: one script call per account that is due ----> granted or refused
                  `---- no answer within `WAIT_S`, or Redis gone ----------> this replica's fair share decides
 
-Rounds follow each other for as long as an account is due; what becomes due during one goes into the next.
-So there is one round under way at any time, whatever the load. Accounts are looked at every `LOOK_S`: what
-is not used goes back, tokens in flight are renewed.
+Rounds follow each other for as long as an account is due; accounts that become due during one go into the
+next. So there is one round under way at any time, at any load. Accounts are looked at every `LOOK_S`: unused
+units go back, tokens in flight are renewed.
 
 *Redis late or gone.* No charge waits longer than `WAIT_S` (and a second look: an answer that came while this
 process was held up has come). While the round is overdue, or the link lost, no charge waits at all: each
@@ -38,7 +38,7 @@ from router.shared.server import SERVER_INTERVAL_S, RedisLink, RedisRefused
 logger = logging.getLogger(__name__)
 
 WAIT_S = 0.01
-"""Some ten times what Redis takes to answer within a zone; little beside the time to a first token."""
+"""Some ten times the answer time of Redis within a zone; little beside the time to a first token."""
 
 SECOND_LOOK_S = 0.002
 LOOK_S = 0.1
@@ -226,7 +226,7 @@ class Leases:
             elif not account.active:
                 del self._active[account]
         if self._linked and not self._link.connected:
-            # Another server, or this one after a restart, may not know what was told: everybody asks it.
+            # Another server, or this one after a restart, may not know the uses: all accounts ask it.
             self._linked = False
             for account in self._accounts.values():
                 self._call_for(account)
@@ -326,7 +326,7 @@ class Leases:
         charge.account.take_share(charge, self.now_us(), rank, max(1, len(replicas)))
 
     async def _goodbye(self) -> None:
-        """Give back what is in hand, if Redis lets us in time; else it expires."""
+        """Give back the units in hand, if Redis lets us in time; else it expires."""
         accounts = [] if self._lost is not None else list(self._active)
         try:
             async with asyncio.timeout(GOODBYE_S):

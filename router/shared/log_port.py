@@ -1,4 +1,4 @@
-"""The shared log as its users see it: `policies.OpLog`, and who else is there."""
+"""The shared log as its users see it: `policies.OpLog`, and the state of sharing."""
 
 from collections.abc import Callable
 from dataclasses import dataclass

@@ -4,7 +4,7 @@
     Onward   [anchor, its depth, Placed with the new blocks]   150 bytes
 
 The fold knows whole placements alone. `PlacedForms` shortens own operations on their way into the log and
-completes those that come out of it, in the order of the log, by what both sides remember (`KnownPaths`).
+completes those that come out of it, in the order of the log, by paths that both sides know (`KnownPaths`).
 
 A replica may read an anchor that it does not know: it has just joined, or has lost its place in the log.
 
@@ -51,7 +51,7 @@ class Onward(msgspec.Struct, frozen=True, array_like=True, tag=17, gc=False):
     """A `Placed` whose only prompt goes on from one that the log told before.
 
     Attributes:
-        anchor: Hash of the last block of what it goes on from.
+        anchor: Hash of the last block that it goes on from.
         anchor_blocks: Number of these blocks.
         placed: The placement, with the blocks behind the anchor as its path.
     """
@@ -168,11 +168,11 @@ class PlacedForms:
         return bool(self._questions)
 
     def reset(self) -> None:
-        """Tell whole prompts again: what was told may be lost, or a replica joined without it."""
+        """Tell whole prompts again: told ones may be lost, or a replica joined without it."""
         self.known.reset()
 
     def outgoing(self, body: bytes) -> bytes:
-        """Return the form in which an own operation goes into the log now, and remember what it tells.
+        """Return the form in which an own operation goes into the log now, and remember its path.
 
         Args:
             body: The operation, encoded (`policies.state.ops.encode_op`).
@@ -326,7 +326,7 @@ class _Rate:
 
 
 def _junction(placed: Placed) -> int:
-    """Depth at which a prompt left what others share, as far as its worker held that."""
+    """Depth at which a prompt left the part that others share, as far as its worker held it."""
     return placed.junction_blocks or placed.safe_blocks
 
 

@@ -62,7 +62,7 @@ class Fold(Protocol):
 
         Args:
             pieces: Pieces that `snapshot_steps` gave.
-            own: Id of this replica, which knows best what it does itself.
+            own: Id of this replica, which knows its own requests best.
             missed: Part of the log was not read, and reading goes on where the snapshot ends.
 
         Raises:
@@ -78,7 +78,7 @@ class Publish(Protocol):
 
 
 class SharedListener(Protocol):
-    """Hears what happens, for metrics."""
+    """Hears events, for metrics."""
 
     def flushed(self, ops: int, size_bytes: int, took_s: float) -> None:
         """One entry was appended to the log."""

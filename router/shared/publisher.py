@@ -18,7 +18,7 @@ An operation leaves the buffer when Redis has acknowledged its entry. If the ack
 lost, the entry may come twice, which operations bear. The newest acknowledged entries are remembered, in case
 Redis loses it (`router.shared.resend_buffer`). The buffer is bounded in operations and
 bytes; when Redis is gone for long the oldest are dropped and counted, and the snapshot that
-follows (`router.shared.snapshot`) tells the others what they said.
+follows (`router.shared.snapshot`) tells the others their content.
 """
 
 import asyncio
@@ -118,7 +118,7 @@ class Publisher:
             self._wake.set()
 
     def loads_changed(self) -> None:
-        """See to it that they are told, with what is put until then or by themselves."""
+        """See to it that they are told, with the operations put until then or by themselves."""
         if self._timer is None:
             wait_s = self._vectors.wait_s()
             if wait_s is not None:
@@ -129,7 +129,7 @@ class Publisher:
         self._wake.set()
 
     async def run(self, link: RedisLink) -> None:
-        """Append what was put, at once but not too often. Runs as long as the session.
+        """Append the operations put, at once but not too often. Runs as long as the session.
 
         Raises:
             RedisLost: Entries without an acknowledgement stay buffered for the next session.
@@ -148,7 +148,7 @@ class Publisher:
                 self._wake.set()
 
     def resend(self) -> None:
-        """Append once more what Redis has acknowledged last, as far as there is room: it may be lost."""
+        """Append the last acknowledged entries once more, as far as there is room: they may be lost."""
         self._forms.reset()
         self._vectors.lost()
         bodies = self._resend_buffer.take(self._ops_max - len(self._bodies), self._bytes_max - self._bytes)

@@ -5,7 +5,7 @@
        `-- gap -----'   the log was trimmed past our position
 
 Entries of this process are skipped, since they were applied when they were published. Everything
-else is applied in the order of the log; what cannot be understood or applied is counted and
+else is applied in the order of the log; unknown and invalid operations are counted and
 passed over, so that one bad operation never stops a replica. So is an operation whose time is more than a
 minute ahead of both our clock and Redis': the newest word counts, and nothing newer would count until then.
 Placements that tell the new part of a prompt are completed first (`router.shared.completing_fold`).
@@ -13,7 +13,7 @@ Placements that tell the new part of a prompt are completed first (`router.share
 A gap cannot be seen in a reply: ids have holes by nature. But the log is only trimmed a margin
 behind what was current, so only a reply whose first entry is old can hide one; then the first id
 of the log is compared with our position. The entry at our position says whether the log is still the
-one we read: if it is gone and no snapshot covers it, Redis was emptied or rolled back, whatever has
+one we read: if it is gone and no snapshot covers it, Redis was emptied or rolled back, even if entries have
 been appended since. After a gap, after such a loss and at the start, the snapshot is merged into the
 fold and reading goes on behind it. An entry with a field ``s`` instead of ``o`` asks for the
 same: its writer knew things that the log cannot tell (`router.shared.state`).
@@ -146,7 +146,7 @@ class Reader:
         """Find our place in the log; merge the snapshot if it is no longer there.
 
         Returns:
-            False if what was read is not in the log any more: Redis is new, flushed or rolled back.
+            False if the entries read are not in the log any more: Redis is new, flushed or rolled back.
         """
         first, last = await self._ends(commands)
         missing = self.position > START and not await self._in_log(self.position, commands)

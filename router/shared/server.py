@@ -4,7 +4,7 @@
                  `---------------yes-----------------------+--> exchange --> answer, or an error named
                                                                             by what to do about it
 
-Nothing is ever tried twice here: what may be repeated, and when, is decided in `router.shared.state`.
+Nothing is ever tried twice here: `router.shared.state` decides on repetitions.
 After `RedisLost` the connection is dropped, so that the next call looks for the server again; this is
 how a demoted primary, a failover and a slot that moved are left behind. Messages never contain the
 URL, which may hold a password.

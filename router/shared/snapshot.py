@@ -1,4 +1,4 @@
-"""Snapshots: what makes the log short and a new replica warm.
+"""Snapshots: they keep the log short, and make a new replica warm.
 
     cw:{ns}:snap          the head, a hash: v format version, id stream id up to which everything is included,
                           at log time of writing, r writer, name of the pieces, n their number,
@@ -23,9 +23,9 @@ The head does not point to the new pieces before all are there, and the old ones
 that their readers may finish. A writer that dies leaves pieces and a lease that expire; one
 that was paused finds its lease gone and changes nothing, so an old snapshot never replaces a newer one.
 The log keeps `TRIM_MARGIN_S` behind the snapshot, so that a replica which is a few seconds late finds
-its place. The scripts run even when Redis is out of memory (``allow-oom``, Redis 7): a snapshot is
-what frees memory. And they trim without a limit (``LIMIT 0``): Redis would take no more than 10,000 entries
-away, fewer than may come until the next one.
+its place. The scripts run even when Redis is out of memory (``allow-oom``, Redis 7): a snapshot frees
+memory. And they trim without a limit (``LIMIT 0``): Redis would take no more than 10,000 entries away, fewer
+than may come until the next one.
 
 An unusable snapshot is *refused*: one log line, one count, and a mark on the head, on which a warm
 replica writes the next one at once. A snapshot of a newer version is left to replicas that can read it.
@@ -275,7 +275,7 @@ class SnapshotStore:
             at_us: Log time.
             steps: Pieces, and None where there is none yet (`Fold.snapshot_steps`).
             flush: Sends the own operations that the pieces include.
-            mark: Ask all to merge it: it says what the log does not.
+            mark: Ask all to merge it: it has content that the log lacks.
             hurries: Write without pauses from now on, since the log grows too fast.
 
         Returns:

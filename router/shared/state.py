@@ -1,4 +1,4 @@
-"""The shared state of one replica: a fold, kept equal to everybody else's through one log.
+"""The shared state of one replica: a fold, kept equal to all others through one log.
 
 `SharedState.publish` applies an operation at once and leaves the rest to `SharedState.run`, so
 that a decision never waits for Redis. `run` holds one *session* after another:
@@ -13,7 +13,7 @@ reached; a refused command (out of memory) degrades that loop alone, which tries
 not, `publish` works and the buffer is bounded. A server that falls silent is degraded long before it
 is given up: one that is paused or slow for a moment costs no new connections.
 
-What Redis may lose although it acknowledged it, comes back: if another server process answers than
+Entries that Redis acknowledged and lost come back: if another server process answers than
 before, or our place in the log is gone, the newest own entries are appended again. If no snapshot
 covers that place (Redis is empty or rolled back), or own operations were dropped, the fold goes into
 a snapshot that the others are asked to merge (`router.shared.keeper`), and every replica says again what it
@@ -89,9 +89,9 @@ class Hooks:
 
     Attributes:
         on_given_up: Called with `Left.at_us` when the log says that this live replica has left: its siblings
-            have dropped what it had in flight until then.
+            have dropped its requests in flight until then.
         on_seed: Called with the seed of hashes that replicas share, when it is known and when it changes.
-        vitals: Returns what this replica reports of itself with its heartbeat.
+        vitals: Returns the vitals that this replica reports with its heartbeat.
         embedded: True if the gateway runs the Valkey itself, on this machine.
     """
 
@@ -110,7 +110,7 @@ class SharedState:
         replica: Id of this replica, unique in the namespace among those that run.
         fold: Fold that every replica's operations are applied to.
         clock: Log time; the one that stamps the operations published here.
-        listener: Told what happens, for metrics.
+        listener: Hears events, for metrics.
         hooks: The process around it.
 
     Raises:
@@ -243,7 +243,7 @@ class SharedState:
         """Vitals of every living replica, in order of their ids; one round trip.
 
         Returns:
-            None for those whose word does not reach us: without Redis, all but our own.
+            None for those that do not reach us: without Redis, all but our own.
         """
         own, replicas = self._replica, self._heartbeat.replicas
         found: dict[str, Vitals | None] = dict.fromkeys(replicas)
@@ -379,7 +379,7 @@ class SharedState:
         self._seed_known.set()
 
     async def _catch_up(self, commands: RedisLink, bulk: RedisLink) -> None:
-        """Find our place in the log, and see to what Redis has lost since it was ours."""
+        """Find our place in the log, and restore entries that Redis has lost since."""
         self._forms.reset()
         self._vectors.lost()
         server, gaps, known = await _server_process(commands), self._reader.gaps, self._reader.position
@@ -411,9 +411,9 @@ class SharedState:
     async def _server_loop(self, *links: RedisLink) -> None:
         """Look whether all links lead to one server, and whether it is still the primary.
 
-        In a failover one link may find the old primary and another the new one: then what is written here is
-        not read by those who read there. And an old primary that was only paused takes writes until told.
-        Both must end well before `router.shared.resend_buffer.KEPT_S`: what it acknowledged is lost.
+        In a failover one link may find the old primary and another the new one: then entries written here are
+        not read by replicas that read there. And an old primary that was only paused takes writes until told.
+        Both must end well before `router.shared.resend_buffer.KEPT_S`: entries that it acknowledged are lost.
         """
         while True:
             await asyncio.sleep(SERVER_INTERVAL_S)
@@ -497,7 +497,7 @@ class SharedState:
                 await self._heartbeat.remove_foreign(link)
 
     async def _agree(self) -> None:
-        """Compare registers with those of the siblings, and publish again what differs for long."""
+        """Compare registers with those of the siblings, and publish registers again that differ for long."""
         if not self._reader.ready.is_set():
             return
         tags = self._agreement.compare(self._heartbeat.shown, self._reader.lag_s)

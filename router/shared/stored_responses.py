@@ -1,6 +1,6 @@
 """The worker that keeps each stored response, told to all replicas through Redis (decision 0083).
 
-    keep ──> memory of this process, and what is due ──run──> SET cw:{ns}:response:{hash} worker PX ttl
+    keep ──> memory of this process, and due entries ──run──> SET cw:{ns}:response:{hash} worker PX ttl
     find ──> memory ── not there ──> GET, in a task ──> found, unknown, or cannot be told
 
 Keys are hashes of tenant and id, so a tenant never finds the response of another one. Entries are bounded by
@@ -116,7 +116,7 @@ class StoredResponses:
             task.add_done_callback(self._asked.discard)
 
     async def run(self) -> None:
-        """Tell Redis what is due, until cancelled. Failures of Redis do not end it."""
+        """Tell Redis the due entries, until cancelled. Failures of Redis do not end it."""
         try:
             async with asyncio.TaskGroup() as group:
                 group.create_task(self._watch_server(), name="responses-server")

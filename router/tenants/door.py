@@ -3,7 +3,7 @@
     keys file  gateway's key  presented           tenant                       admin API
     no         no             anything            the header's, or none        open
     no         yes            the gateway's key   the header's, or none        yes
-    yes        any            a tenant's key      that one; the header is      no, only what lists models
+    yes        any            a tenant's key      that one; the header is      no, only lists of models
                                                   ignored
     yes        yes            the gateway's key   the header's, or none        yes
     yes        no             nothing is          (401)                        closed

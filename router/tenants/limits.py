@@ -7,8 +7,8 @@
     settle(used tokens) once the request has ended, or withdraw if no worker served it
 
 `router.shared.leases` shares a limit among replicas; this module adds words, headers and numbers. The headers
-are OpenAI's (platform.openai.com/docs/guides/rate-limits): the limit, what remains of it, and when more does,
-as the window forgets its oldest use. The remainder is that of all replicas a moment ago.
+are OpenAI's (platform.openai.com/docs/guides/rate-limits): the limit, its rest, and the time until more is
+left, as the window forgets its oldest use. The remainder is that of all replicas a moment ago.
 """
 
 from collections.abc import Callable

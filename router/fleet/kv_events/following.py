@@ -1,4 +1,4 @@
-"""Follows the KV events of workers, each by one replica, and publishes what their engines hold.
+"""Follows the KV events of workers, each by one replica, and publishes the blocks of their engines.
 
     registry ──whose turn?──> Follower per place  ── every 50 ms: read, tell ──> the shared log
                                   └── sockets that are idle wake the loop
