@@ -120,17 +120,17 @@ def _parser(tools: Mapping[str, tuple[Tool, str]], argv: Sequence[str]) -> Parse
     add_peer_flags(serve, argv)
     picker = commands.add_parser(
         "picker",
-        help="tell Envoy, Istio or GKE where requests go (extra: picker)",
-        description="Serve the endpoint-picker protocol, beside what serve serves. Takes the flags of serve; "
-        f"{HELP_ALL} shows all of them.",
+        help="choose workers for Envoy, Istio or GKE (extra: picker)",
+        description="Serve the endpoint-picker protocol, beside the routes of serve. Takes the flags of "
+        f"serve; {HELP_ALL} shows all of them.",
         usage="cacheway picker [--config FILE] [--pool-name NAME] [--pool-namespace NAMESPACE] [FLAG ...]",
     )
     add_flags(picker, show_all=show_all)
     add_peer_flags(picker, argv)
     config = commands.add_parser(
         "config",
-        help="show the effective settings and where each came from",
-        description="Show the effective settings and where each came from. Takes the flags of serve; "
+        help="show the effective settings and their sources",
+        description="Show the effective settings and their sources. Takes the flags of serve; "
         f"{HELP_ALL} shows all of them.",
         usage="cacheway config [--reference | --metrics-reference | --peers-reference] [--config FILE] "
         "[FLAG ...]",

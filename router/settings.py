@@ -405,9 +405,7 @@ class FleetSettings(HealthRules, NamedSettings):
                 )
             ends.update(found.groups())
         if ends and self.site not in ends:
-            raise ValueError(
-                f"site must say where this gateway stands; give one of {', '.join(sorted(ends))}"
-            )
+            raise ValueError(f"site must name this gateway's site; give one of {', '.join(sorted(ends))}")
         return self
 
 

@@ -64,34 +64,35 @@ def make_data_api(parts: AdminParts, lifespan: Any) -> FastAPI:
 
 def make_admin_api(parts: AdminParts, console: EventStream) -> FastAPI:
     """Build the application of the admin API's own port."""
-    api = _made(parts, None, f"{_LISTED} What clients send goes to the data port.", administers=True)
+    api = _made(parts, None, f"{_LISTED} Requests of clients go to the data port.", administers=True)
     add_health(api, parts)
     add_metrics(api, parts)
     _add_admin(api, parts, console)
     return api
 
 
-_LISTED = "GET /openapi.json lists what there is."
+_LISTED = "GET /openapi.json lists all routes."
 
 ABOUT = """Everything here may also be written with `/admin` in front, and is asked with
 `Authorization: Bearer TOKEN`: a token of `admin.tokens_file` (made by `cacheway keys admin`), or
-`server.api_key` without such a file. What reads needs the role read, all else the role write.
+`server.api_key` without such a file. Routes that read need the role read, all others the
+role write.
 
-What is changed holds for all replicas, and is written to the audit."""
+A change holds for all replicas, and is written to the audit."""
 
 TAGS = {
-    "workers": "Who serves, in which role, how well; adding, changing, draining and removing.",
+    "workers": "Workers, their roles and health; adding, changing, draining and removing.",
     "queue": "Requests that wait for a worker with room, at all replicas.",
-    "settings": "What is set, and what may be changed while the gateway runs.",
-    "decisions": "Why requests went where they went, and what would be decided now.",
-    "tree": "What is known of the workers' caches.",
+    "settings": "Settings, and changes of them while the gateway runs.",
+    "decisions": "Reasons of past decisions, and dry runs of new ones.",
+    "tree": "Known cached blocks of the workers.",
     "links": "Links between sites, and prefill in another site.",
-    "tenants": "Who may use the gateway, and how much. Changed in the keys file, which is read again.",
+    "tenants": "Tenants and their limits. Changed in the keys file, which is read again.",
     "replicas": "The copies of this gateway that share one log.",
-    "audit": "Who changed what.",
-    "console": "The console's page, and what it shows.",
+    "audit": "Changes and their authors.",
+    "console": "The console's page and its data.",
     "health": "For probes and scrapers; without a token.",
-    "models": "What clients ask beside what is proxied.",
+    "models": "Requests of clients that are not proxied.",
     "encoders": "For SGLang's encoders, which register themselves.",
     "peers": "The dialect of the older routers.",
 }
@@ -114,8 +115,8 @@ class ErrorBody(BaseModel):
 
 ERRORS: dict[int | str, dict[str, Any]] = {
     "4XX": {
-        "description": "The request is at fault: 400 a wrong value, 401 no valid token, 403 a token that may "
-        "not, 404 nothing of that name, 405 another method.",
+        "description": "The request is at fault: 400 a wrong value, 401 no valid token, 403 a token without "
+        "the right, 404 an unknown name, 405 another method.",
     },
     "5XX": {
         "description": "The gateway or a worker is at fault: 502 a worker did not answer, 503 none can now.",

@@ -115,7 +115,7 @@ def add_audit_view(api: FastAPI, fleet: FleetState) -> None:
 
     @api.get("/audit", tags=["audit"])
     async def audit(
-        limit: Annotated[int, Query(ge=1, le=AUDIT_KEPT, description="How many at most.")] = 100,
+        limit: Annotated[int, Query(ge=1, le=AUDIT_KEPT, description="Most entries.")] = 100,
     ) -> dict[str, Any]:
         """The newest changes, the newest first: author, time, change and outcome.
 

@@ -62,7 +62,7 @@ class Question(msgspec.Struct, forbid_unknown_fields=True):
             "client's or the gateway's.",
         ),
     ] = ""
-    endpoint: Annotated[str, Meta(description="Where the client would send the request.")] = (
+    endpoint: Annotated[str, Meta(description="Path to which the client would send the request.")] = (
         Endpoint.CHAT.value
     )
     tenant: Annotated[

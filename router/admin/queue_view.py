@@ -215,7 +215,7 @@ def add_tickets(api: FastAPI, parts: AdminParts) -> None:
 
     @api.get("/queue/tickets", tags=["queue"])
     async def tickets(
-        limit: Annotated[int, Query(ge=1, le=TICKETS_MAX, description="How many at most.")] = 100,
+        limit: Annotated[int, Query(ge=1, le=TICKETS_MAX, description="Most entries.")] = 100,
         class_name: Annotated[str, Query(alias="class", description="Only those of this class.")] = "",
         tenant: Annotated[str, Query(description="Only those of this tenant.")] = "",
         lane: Annotated[str, Query(description="Only those of this lane, as ``GET /queue`` names it.")] = "",

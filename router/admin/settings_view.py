@@ -23,8 +23,8 @@ from router.reference import about, shown
 from router.settings import PlacementSettings
 
 NOT_SHARED = (
-    "Redis is gone: this replica goes by it at once, the others when Redis is back, and if this one ends "
-    "before that it is lost"
+    "Redis is gone: this replica applies the change at once, the others when Redis is back; it is lost if "
+    "this one ends before that"
 )
 
 
@@ -118,7 +118,7 @@ def add_settings(api: FastAPI, parts: AdminParts) -> None:
 
     @api.get("/settings/history", tags=["settings"])
     async def history(
-        limit: Annotated[int, Query(ge=1, le=200, description="How many at most.")] = 50,
+        limit: Annotated[int, Query(ge=1, le=200, description="Most entries.")] = 50,
     ) -> dict[str, Any]:
         """The newest changes, the newest first, with each value before; null is the value at the start."""
         changes = live.overrides.history
@@ -280,7 +280,7 @@ def described(placement: PlacementSettings) -> dict[str, Any]:
         ],
         "decode_only": {
             "name": DECODE_COST,
-            "picks": "The decode worker where wait for room, transfer and output cost the least seconds.",
+            "picks": "The decode worker with the least seconds of wait for room, transfer and output.",
             "decides": [part for part, used in chosen.items() if used == DECODE_COST],
         },
     }

@@ -86,9 +86,7 @@ class Settling:
         try:
             self._settle(sighting)
         except OpRefused as error:
-            sighting.refused = Refused(
-                Refusal.UNREADABLE, f"the shared log cannot hold what it says: {error}"
-            )
+            sighting.refused = Refused(Refusal.UNREADABLE, f"the shared log cannot hold its values: {error}")
         except Exception as error:
             sighting.refused = Refused(Refusal.UNREADABLE, f"{type(error).__name__}: {error}")
             logger.exception(
@@ -178,7 +176,7 @@ class Settling:
         sighting = self._sightings[uid]
         for other in claimants - {uid}:
             self._sightings[other].refused = Refused(
-                Refusal.SAME_ADDRESS, f"{url} is {sighting.pod.name}'s, which is more alive, or newer"
+                Refusal.SAME_ADDRESS, f"{url} is {sighting.pod.name}'s, which serves, or is newer"
             )
         claim, pod = sighting.claims[url], sighting.pod
         if worker is not None and note is None:

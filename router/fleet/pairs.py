@@ -88,7 +88,7 @@ class Pairs:
             roles.setdefault(local.worker.role, set()).add(local.protocol)
         prefill, decode = roles.get("prefill", set()), roles.get("decode", set())
         if "" in prefill | decode:
-            return "Label prefill and decode workers with 'handover': their engine does not say what it is."
+            return "Label prefill and decode workers with 'handover': their engine is unknown."
         if prefill and not prefill & decode:
             return f"Prefill workers ({_listed(prefill)}) have no decode worker for it that is well: add one."
         if decode and not prefill:

@@ -164,7 +164,7 @@ class PoolObjects:
         except ApiFailure as failure:
             if not self._failing:
                 logger.warning(
-                    "the objects of the pool cannot be read; what is known stays",
+                    "the objects of the pool cannot be read; the known ones stay",
                     extra={"event": "picker.objects_unreadable", "detail": failure.message},
                 )
             self._failing = True

@@ -250,8 +250,8 @@ async def _read(stream: ProxyStream, context: "grpc.aio.ServicerContext[Any, Any
         left_out = pace.due()
         if left_out is not None:
             logger.warning(
-                "a proxy broke the protocol: its stream ends, and other streams go on; see who reaches the "
-                "picker's port",
+                "a proxy broke the protocol: its stream ends, and other streams go on; check the clients "
+                "of the picker's port",
                 extra={"event": "picker.out_of_order", "detail": str(error), "left_out": left_out},
             )
         stream.outbox.end(str(error))

@@ -32,7 +32,7 @@ class DegradedReasons:
         self._reasons[loop] = reason
         if before is None:
             logger.warning(
-                "shared state is degraded: this replica serves on by what it knows itself; see to Redis",
+                "shared state is degraded: this replica serves on by its own knowledge; see to Redis",
                 extra={"event": "redis.lost", "loop": loop, "reason": reason},
             )
         if before != self.reason:

@@ -147,8 +147,8 @@ class EmbeddedValkey:
             except (StateError, OSError) as error:
                 pause_s = min(2 * pause_s, RESTART_PAUSE_S_MAX)
                 logger.error(  # noqa: TRY400 - the message says it all, a stack would not help the operator
-                    "embedded Valkey did not start: requests are served, and the next start forgets what is "
-                    "cached; tried again",
+                    "embedded Valkey did not start: requests are served, and the next start forgets cached "
+                    "blocks; tried again",
                     extra={"event": "valkey.failed", "error": str(error), "pause_s": pause_s},
                 )
 

@@ -335,7 +335,7 @@ class Reader:
             return
         if not self.skipped_ops[reason]:
             logger.warning(
-                "operations of another replica are skipped; the metric counts how many",
+                "operations of another replica are skipped; the metric counts them",
                 extra={"event": "log.skipped", "reason": reason},
             )
         self.skipped_ops[reason] += ops

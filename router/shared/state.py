@@ -519,7 +519,7 @@ class SharedState:
         if self._started_us is not None and op.replica == self._replica and op.at_us > self._started_us:
             if op.at_us != self._given_up_us:  # siblings may say it several times
                 logger.warning(
-                    "other replicas took this one for dead: it tells them again what it has in flight",
+                    "other replicas took this one for dead: it tells them its requests in flight again",
                     extra={"event": "replica.given_up", "replica": op.replica, "at_us": op.at_us},
                 )
             self._given_up_us = op.at_us
@@ -529,7 +529,7 @@ class SharedState:
 
     def _declare_left(self, op: Left) -> None:
         logger.warning(
-            "replica %s fell silent: its connections are lost, and what it had reserved is free again; see "
+            "replica %s fell silent: its connections are lost, and its reservations are free again; see "
             "its own log and its pod",
             op.replica,
             extra={"event": "replica.left", "replica": op.replica, "at_us": op.at_us},

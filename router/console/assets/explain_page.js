@@ -94,7 +94,7 @@ function drawn({ decision, policy, request, candidates, not_candidates: others, 
       "p",
       { class: "small wrap" },
       `${policy.name} counts in ${policy.unit}, the lowest wins. The prompt has ${count(request.prompt_tokens)} tokens`,
-      `${request.model ? ` for ${request.model}` : ""}${past ? "; what it left in the cache itself is found now" : ""}.`,
+      `${request.model ? ` for ${request.model}` : ""}${past ? "; its own blocks in the cache are found now" : ""}.`,
     ),
     candidates.length ? listed(candidates, unit) : null,
     others.length

@@ -59,7 +59,7 @@ function workers(said) {
       each.full_ratio === null ? "" : meter(each.full_ratio, percent(each.full_ratio), "cache"),
       percent(each.tree_ratio),
     ]),
-    "What workers hold",
+    "Cached blocks of workers",
   );
-  return [wide("What workers hold", listed), said.omitted ? el("p", { class: "small" }, `${count(said.omitted)} more are not listed.`) : null];
+  return [wide("Cached blocks of workers", listed), said.omitted ? el("p", { class: "small" }, `${count(said.omitted)} more are not listed.`) : null];
 }

@@ -191,7 +191,7 @@ class Follower:
         left_out = self._pace.due(loss.value)
         if left_out is not None:
             logger.warning(
-                "what a worker's KV events said is void: %s; history describes its cache meanwhile",
+                "a worker's KV events are void: %s; history describes its cache meanwhile",
                 "its engine is another process" if loss is Loss.RESTART else "some are missing for good",
                 extra={
                     "event": "kv_events.lost",

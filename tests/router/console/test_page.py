@@ -259,7 +259,7 @@ async def test_the_policy_is_switched_after_a_confirmation(visit: Visit) -> None
     await expect(dialog).to_contain_text("Lowest cost for this request and those behind it.")
 
     await dialog.get_by_label("Policy").select_option("round_robin")
-    await expect(dialog).to_contain_text("One after the other. It does not look at what is cached.")
+    await expect(dialog).to_contain_text("One after the other. It ignores cached blocks.")
     await dialog.get_by_label("Why").fill("compare")
     await dialog.get_by_role("button", name="Switch").click()
 
