@@ -362,7 +362,7 @@ class PrefixTree:
         """Merge a checked snapshot in steps, between which the tree may change; yield progress, 0 to 1."""
         return merge(self, rows, slots)
 
-    # Inside the package: what snapshots and invariants work with.
+    # Inside the package: parts that snapshots and invariants use.
 
     def see(self, at_us: int) -> None:
         """Keep the latest log time; raise ValueError if it is not within 0 to 2**62."""
@@ -469,7 +469,7 @@ class PrefixTree:
                 node.run += run
                 if used_us is None or used_us == at_us:
                     self._enqueue(node, slot, at_us)
-                # Else its place, later now, is above that of its entry in the queues, however long it is.
+                # Else its place, later now, is above that of its entry in the queues, at any length.
                 return node
             run = child.run
             used_us = used.get(child)

@@ -133,7 +133,7 @@ class LineWriter:
         self._fd = fd
         self._lines_max = lines_max
         self._queue_bytes_max = queue_bytes_max
-        # Each counted by one thread alone: what was taken, and what was written or lost.
+        # Each counted by one thread alone: lines taken, and lines written or lost.
         self._taken_bytes = 0
         self._drained_bytes = 0
         self._lines: deque[bytes] = deque()

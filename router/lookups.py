@@ -51,7 +51,7 @@ class Lookups:
     def _ended(self, host: str, task: asyncio.Task[list[str]]) -> None:
         self._running.pop(host, None)
         if not task.cancelled():
-            task.exception()  # those who waited may all have left
+            task.exception()  # all waiting callers may have left
 
     async def _find(self, host: str, port: int) -> list[str]:
         loop = asyncio.get_running_loop()

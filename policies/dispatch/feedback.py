@@ -351,7 +351,7 @@ class Feedback:
         predicted_s = chosen.estimated_ttft_s - chosen.transfer_s
         if predicted_s - chosen.service_s <= IDLE_BACKLOG_S:
             cached = chosen.safe_tokens if usage.cached_tokens is None else usage.cached_tokens
-            # The class learns what its other workers would have taken.
+            # The class learns the time that its other workers would have taken.
             class_s = ttft_s / self._fleet.columns.slowdown(worker.slot)
             if attempt.guard_us >= attempt.placed_us:  # nor was a late one under way
                 self._learn_slowdown(worker, usage.prompt_tokens, cached, ttft_s, now_us)
@@ -491,7 +491,7 @@ class Feedback:
         elif not at_us and (believed := fleet.cache_tokens(worker)):
             known = believed / block_tokens
         blocks = learned_blocks(known, reuse)
-        if blocks != known:  # no worker's answers raise it beyond what it says, or what can be said
+        if blocks != known:  # answers raise it only to the worker's report, or the bound
             blocks = min(blocks, (fleet.reported_tokens(worker) or TOKENS_MAX) / block_tokens)
         if blocks == known:
             return
@@ -645,7 +645,7 @@ class Feedback:
         """Learn how long fetches from the worker's pool take, from the part of one that came in time."""
         chosen, pool = attempt.chosen, self._fleet.pool_of(attempt.worker_id)
         came = cached_tokens - (chosen.safe_tokens - chosen.fetched_tokens)
-        if pool is None or came < 0:  # It lacks what it was to have itself, which says nothing of the pool.
+        if pool is None or came < 0:  # It lacks blocks of its own cache, which says nothing of the pool.
             return
         at_us, factor = self._fetches.get(pool, (0, 1.0))
         told = self._fleet.registers.newest(FetchTime, pool)

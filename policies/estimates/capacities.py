@@ -61,7 +61,7 @@ def learned_blocks(capacity_blocks: float, reuse: Reuse) -> float:
     if not reuse.is_short:
         return capacity_blocks
     lost = reuse.predicted - reuse.cached
-    # An engine that has lost the head of a prompt has lost its use of the rest, however much of it is left.
+    # An engine that has lost the head of a prompt cannot use the rest, at any length.
     limit = float(reuse.distance - (lost if reuse.cached else lost // 2))
     if limit < reuse.prompt or limit >= capacity_blocks:
         return capacity_blocks

@@ -86,7 +86,7 @@ class Quotas:
         owner = owner_of(tenant)
         if share >= 1.0 or not owner:
             return owner, None
-        # By identity, as in `policies.fleet.columns`: what is kept holds the array.
+        # By identity, as in `policies.fleet.columns`: the cached rows hold the array.
         known = self._standings.get((owner, id(slots)))
         if known is None or known[0] is not slots or now_us - known[1] >= REFRESH_US:
             if len(self._standings) >= STANDINGS_MAX:

@@ -797,7 +797,7 @@ class Loads:
             return known
         replica, counted_us = known.book.replica, known.book.until_us
         if self._rows.books.get(replica) is known.book:
-            counted_us = -1  # its book knows what it counts
+            counted_us = -1  # its book knows the counted requests
         request = Reservation(replica, known.slot, counted_us, arrived=True)
         for each, at_us, _, *work in known.increments:
             if each == request_id:

@@ -120,6 +120,6 @@ def add_console(api: FastAPI, stream: EventStream) -> None:
         return StreamingResponse(
             stream.messages(stream.join()),
             media_type="text/event-stream",
-            # nginx gathers what it passes on, unless it is told not to.
+            # nginx buffers answers, unless it is told not to.
             headers={"cache-control": "no-store", "x-accel-buffering": "no"},
         )

@@ -50,7 +50,7 @@ def add_errors(api: FastAPI, hint: Hint) -> None:
         assert isinstance(error, HTTPException)
         path, status, headers = request.url.path, error.status_code, error.headers
         if status == 404 and request.method != "POST" and path in POSTED:
-            status, headers = 405, {"Allow": "POST"}  # only what is posted there is not for this application
+            status, headers = 405, {"Allow": "POST"}  # only POST requests there are not for this application
         code, message = "http_error", f"{request.method} {path}: {error.detail}"
         if status == 404:
             more = hint(path, request.headers.raw)

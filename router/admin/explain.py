@@ -170,7 +170,7 @@ async def _in_lane(lane: StepRunner, steps: Generator[None, None, T]) -> T:
     def all_steps() -> Steps:
         try:
             result = yield from steps
-        except Exception as error:  # noqa: BLE001 - who waits for it gets it
+        except Exception as error:  # noqa: BLE001 - the waiting caller gets it
             if not done.done():
                 done.set_exception(error)
             return

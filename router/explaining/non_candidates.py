@@ -127,5 +127,5 @@ def _not_for_this(gateway: Gateway, rehearsed: Rehearsed, local: LocalWorker) ->
     if share < 1.0:
         return Absence.SLOW_START, f"it has just returned and takes {share:.0%} of the prompts; this is none"
     if role == "decode":
-        return Absence.DECODES_ONLY, "this policy does not know what a prefill costs its decodes"
+        return Absence.DECODES_ONLY, "this policy has no price of a prefill for its decodes"
     return Absence.LEFT_OUT, "it was left out of this decision"

@@ -125,7 +125,7 @@ class Verdict:
                 return f"{name} has {running:.0f} requests in flight, of {most:.0f}"
             return f"{name} runs as many requests, or holds as much KV for them, as it may"
         if decode_view is not None and not decode_view.has_room(slot):
-            return f"no decode worker has room for what {name} would prefill"
+            return f"no decode worker has room for {name}'s prefill"
         return f"others that wait go first at {name}"
 
 

@@ -40,7 +40,7 @@ Argument = bytes | str | int
 Command = tuple[Argument, ...]
 
 PIECE_BYTES = 128 * 1024
-# Long enough for one turn of the event loop to read what has come meanwhile.
+# Long enough for one turn of the event loop to read the bytes that have come meanwhile.
 SECOND_LOOK_S = 0.01
 CLOSE_S = 1.0
 
@@ -194,7 +194,7 @@ class Connection:
         finally:
             self._fail(reason)
             if self._redis._writer is not None:
-                # redis-py would first send what is left, to a server that may take no more.
+                # redis-py would first send the rest, to a server that may take no more.
                 self._redis._writer.transport.abort()
             await self._redis.disconnect(nowait=True)
 
@@ -215,7 +215,7 @@ class Connection:
             if self.lost is not None:
                 return  # redis-py would connect again
             await self._redis.send_packed_command(data[start : start + PIECE_BYTES], check_health=False)
-            self._heard()  # the server takes what is sent, so it is not silent
+            self._heard()  # the server takes the bytes sent, so it is not silent
             await asyncio.sleep(0)
 
     def _heard(self) -> None:

@@ -140,7 +140,7 @@ class SnapshotKeeper:
             self.at_us = head.at_us or None if head else None
             self._entries = self._reader.entries
         if self._refill_after is not None and self._reader.marked > self._refill_after:
-            self._refill_after = None  # another survivor was first; the fold has merged what it wrote
+            self._refill_after = None  # another survivor was first; the fold has merged its snapshot
         if self._due(head) and not self._held() and await self._store.acquire(commands):
             await self._write(commands, bulk)
         return True
@@ -186,7 +186,7 @@ class SnapshotKeeper:
         covered, entries, at_us = self._reader.position, self._reader.entries, self._clock.now_us()
 
         async def flush() -> None:
-            with contextlib.suppress(RedisRefused):  # out of memory: the snapshot is what frees it
+            with contextlib.suppress(RedisRefused):  # out of memory: the snapshot frees it
                 await self._publisher.flush(commands)
 
         steps = self._fold.snapshot_steps()

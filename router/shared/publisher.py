@@ -163,7 +163,7 @@ class Publisher:
         Raises:
             StateError: Entries without an acknowledgement stay buffered.
         """
-        async with self._turn:  # also for what another flush has under way
+        async with self._turn:  # also for the entries that another flush has under way
             left = self._bytes - await self._append(link)
             while left > 0:
                 left -= await self._append(link)

@@ -126,7 +126,7 @@ class Reader:
         self._redis_latency, self._degraded_reasons = redis_latency, redis_latency.degraded_reasons
         self._presence = presence
         self._target = START
-        # The first id of the log when the snapshot was last read: what was before it is not missing.
+        # The first id of the log when the snapshot was last read: entries before it are not missing.
         self._floor = START
         self.position = START
         # How much of the snapshot has been merged, while it is; and where reading the log began after it.
@@ -161,7 +161,7 @@ class Reader:
         if lost:
             self.position = START
         if missing or self.position == START:
-            # Should it be older than the fold, the others will soon say what they still have in flight.
+            # Should it be older than the fold, the others will soon tell their requests still in flight.
             await self._reload(bulk, last, missed=True)
             self._floor = first
         self._target = last

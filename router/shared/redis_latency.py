@@ -19,7 +19,7 @@ from collections.abc import Callable
 
 from router.shared.degraded_reasons import DegradedReasons
 
-# Between what a busy host adds (tens of milliseconds) and the 100 ms at which a burst of requests
+# Between the delay of a busy host (tens of milliseconds) and the 100 ms at which a burst of requests
 # with one prefix is spread over replicas that do not know of each other's placements.
 SLOW_S = 0.075
 FAST_S = 0.05

@@ -249,7 +249,7 @@ class SnapshotStore:
         )
         self._listener.snapshot_refused(reason)
         if reason != "version" and head is not None:
-            with contextlib.suppress(RedisRefused):  # what is there is no head at all
+            with contextlib.suppress(RedisRefused):  # the value there is no head at all
                 await link.call("EVAL", _CONDEMN, 1, self._keys.snapshot, head.name)
 
     async def acquire(self, link: RedisLink) -> bool:

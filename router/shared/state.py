@@ -137,7 +137,7 @@ class SharedState:
         self._listener: SharedListener = listener or NoListener()
         self._keys = keys = Keys(rules.namespace)
         self._seed = HashSeed(keys.seed)
-        # A replica that starts again under its old id must read what it wrote in its former life.
+        # A replica that starts again under its old id must read the entries of its former life.
         self._writer = f"{replica}/{secrets.token_hex(4)}".encode()
         self._degraded_reasons = DegradedReasons(self._listener)
         self._forms = PlacedForms(replica, onward=lambda: self._heartbeat.onward)
@@ -336,7 +336,7 @@ class SharedState:
             await self._synchronise(commands)
             if self._started_us is None:
                 self._must_disown = await self._heartbeat.has_beaten(commands)
-                # In the time of the log: what it says of a former life under our id is older.
+                # In the time of the log: its entries of a former life under our id are older.
                 self._started_us = self._clock.now_us()
             await self._agree_on_seed(commands)
             await self._beat(commands)

@@ -54,7 +54,7 @@ class LocalTokenizer:
     def packed(self, endpoint: Endpoint, body: bytes) -> list[bytes]:
         """Return the ids of a body's prompts, as 32-bit integers; raise NotTokenized if it fails."""
         try:
-            # Exact, as engines decode it: whole numbers of any size stay what they are.
+            # Exact, as engines decode it: whole numbers of any size stay as they are.
             fields: dict[str, Any] = msgspec.json.decode(body)
         except (ValueError, RecursionError) as error:
             raise NotTokenized(Cause.UNSUPPORTED, "it is JSON in some way of its own") from error

@@ -243,7 +243,7 @@ class Tokenizing:
             found: Identity | BaseException = await run(
                 self._threads, lambda: self._hasher.identify_packed(key[0], answered(answer))
             )
-        except Exception as error:  # noqa: BLE001 - who waits goes on
+        except Exception as error:  # noqa: BLE001 - the waiting request goes on
             found = error
         self._ended(key, len(body), found)
 

@@ -32,7 +32,7 @@ export function byId(id) {
   return document.getElementById(id);
 }
 
-/** Set an element's text, unless it is what it was: a live region would be read again. */
+/** Set an element's text, unless it is unchanged: a live region would be read again. */
 export function say(element, text) {
   if (element.textContent !== text) element.textContent = text;
 }

@@ -1,5 +1,5 @@
-// The side panel: one worker, or one decision. It asks the admin API for what the stream does not say, again and
-// again while it is open. Escape closes it and gives the focus back to where it came from.
+// The side panel: one worker, or one decision. It asks the admin API for details beyond the stream, again and
+// again while it is open. Escape closes it and returns the focus.
 import { call, Refused, workerPath } from "./api.js";
 import { ask } from "./dialogs.js";
 import { byId, el, meter, pairs, say } from "./dom.js";

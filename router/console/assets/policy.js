@@ -1,4 +1,4 @@
-// Switching the policy, for all replicas, with a comment for those who wonder later.
+// Switching the policy, for all replicas, with a comment for the history.
 import { ask } from "./dialogs.js";
 import { byId, el, say } from "./dom.js";
 import { Refused } from "./api.js";

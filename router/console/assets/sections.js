@@ -3,7 +3,7 @@ import { byId, el, meter, pairs, say, table } from "./dom.js";
 import { bandwidth, bytes, count, counted, duration, percent, seconds, tokens } from "./units.js";
 import { linkState } from "./words.js";
 
-/** Panels that are hidden while the fleet does not use what they show. */
+/** Panels that are hidden while the fleet does not use their subject. */
 const UNUSED = new Set(["buckets", "links"]);
 
 const EMPTY = {

@@ -1,4 +1,4 @@
-// What is cached where: the starts of prompts that save most, and what each worker is believed to hold.
+// Cached blocks: the starts of prompts that save most, and the blocks that each worker is believed to hold.
 import { byId, el, meter, table } from "./dom.js";
 import { filled, wide } from "./pages.js";
 import { clock, count, percent, tokens } from "./units.js";
