@@ -167,7 +167,7 @@ def _of_shared_state(conditions: Conditions) -> Iterator[Trouble]:
             "dropped",
             "notice",
             f"{conditions.dropped_ops:,} operations of this replica were dropped since it started.",
-            "Their news on caches were lost; requests in flight were reported again.",
+            "Their updates of caches were lost; requests in flight were reported again.",
         )
     if conditions.limits is not None:
         yield Trouble(

@@ -140,7 +140,7 @@ async def test_degraded_states_come_and_go_in_plain_words(visit: Visit) -> None:
 
     app.fleet.trouble = Conditions(redis="connection refused")
     app.fleet.change(2, state="unhealthy")
-    await expect(box).to_contain_text("Replicas do not share what they know: connection refused.")
+    await expect(box).to_contain_text("Replicas do not share their state: connection refused.")
     await expect(box).to_contain_text("1 of 8 workers does not answer health checks: 10.0.0.3:30000.")
     await expect(box).to_contain_text("Requests are served")
 
