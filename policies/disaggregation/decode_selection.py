@@ -130,7 +130,7 @@ class DecodeSelector:
         return self.opened(pools, slots, [self._has_room(pool.slots, 1.0, now_us) for pool in pools.pools])
 
     def is_open(self, pairing: Pairing, slot: int, now_us: int, tokens: float = 1.0) -> bool:
-        """`open` of one candidate, for a request of so many tokens."""
+        """`open` of one candidate, for a request of this length in tokens."""
         pools = self.pools(pairing)
         number = pools.pool_of.item(slot)
         if number != ALONE:
@@ -138,7 +138,7 @@ class DecodeSelector:
         return not (pools.decodes.item(slot) and self.fleet.loads.inflight_requests.item(slot))
 
     def any_room(self, pairing: Pairing, tokens: float, now_us: int) -> bool:
-        """True if some decode worker has room for a request of so many tokens."""
+        """True if some decode worker has room for a request of this length in tokens."""
         return any(self._has_room(pool.slots, tokens, now_us) for pool in self.pools(pairing).pools)
 
     def by_site(self, pairing: Pairing, slots: Slots) -> CandidatesBySite | None:

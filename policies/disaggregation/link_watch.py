@@ -193,7 +193,7 @@ class LinkWatch:
         self._crossings.pop(request_id, None)
 
     def measured(self, site: str, connect_s: float) -> None:
-        """A health check connected to a worker of a site within so many seconds."""
+        """A health check connected to a worker of a site within ``connect_s`` seconds."""
         fleet = self._fleet
         link = link_name(site, fleet.rules.site)
         if link not in fleet.links.rules:
@@ -261,7 +261,7 @@ class LinkWatch:
             crossing.began_us = now_us - round(head.elapsed_s * 1e6)
 
     def _carried(self, crossing: _Crossing, took_s: float) -> float:
-        """Rate of the link if a transfer took so long because of it."""
+        """Rate of the link if it is the reason why a transfer took ``took_s``."""
         reserved, links = crossing.reserved, self._fleet.links
         own = reserved.kv_bytes / crossing.planned_s
         return (

@@ -210,7 +210,7 @@ class ThroughputModel:
         decode_per_s = np.array([self._decode_per_s(split) for split in splits])
         served = np.minimum(prefills_per_s, decode_per_s[:, None])
         most = served.max()
-        # Of equal throughputs the one whose prefill has most to spare, and then the one that sends least.
+        # Among equal throughputs, the split with most spare prefill wins, then the one that sends least.
         spare = np.where(served >= most * (1 - _EVEN), prefills_per_s, -1.0)
         even = spare >= spare.max() * (1 - _EVEN)
         split_number, cut = divmod(int(np.flatnonzero(even)[-1]), len(self.thresholds))

@@ -390,7 +390,7 @@ class _Fleet:
                 yield member
 
     def _after(self, name: str, count: int, role: str) -> Throughput:
-        """Throughput after so many workers of a class have turned into a role."""
+        """Throughput after ``count`` workers of a class have turned to a role."""
         counts = self._counts.copy()
         counts[name, role] += count
         counts[name, _other(role)] -= count

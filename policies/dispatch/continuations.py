@@ -19,7 +19,7 @@ REMEMBERED_MAX = 65_536
 """Most prompts whose follow-up is recognised; the newest conversations of a fleet."""
 
 MEMORY = 8
-"""Shares are of about the last so many follow-ups."""
+"""Latest follow-ups that the shares rest on, about."""
 
 BELIEVED_MIN = 0.5
 """Share from which on continuing is more likely than not."""

@@ -49,8 +49,8 @@ INTERVAL_US = 1_000_000
 """Shortest time between two words about the same value; about one that replicas share, of all replicas."""
 
 MEMORY_TOKENS = 200_000
-"""Bytes per token is the average over about the last so many prompt tokens. Tokens, not answers: a
-thousand one-line prompts, mostly chat template, say little about the one that fills the cache."""
+"""Latest prompt tokens over which bytes per token are averaged, about. Tokens, not answers: a thousand
+one-line prompts, mostly chat template, say little about the one that fills the cache."""
 
 PRIOR_TOKENS = 1_000
 """Weight of the estimate before the first answer, so that a single odd answer cannot overturn it."""

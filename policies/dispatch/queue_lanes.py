@@ -158,7 +158,7 @@ class Lanes:
         return slots if open_.all() else slots[open_]
 
     def is_open(self, slot: int, now_us: int, tokens: float = 1.0) -> bool:
-        """True if `open` would return this one, for a request of so many tokens."""
+        """True if `open` would return this one, for a request of this length in tokens."""
         if not self.pairs or self._partners is None:
             return True
         pairings = (self._current[lane].pairing for lane in (*self.of(slot), *self.beyond(slot)))
@@ -167,7 +167,7 @@ class Lanes:
         )
 
     def can_decode(self, lane: str, tokens: float, now_us: int) -> bool:
-        """True if a decode worker has room for a request of a lane that has so many tokens."""
+        """True if a decode worker has room for a request of a lane and this length in tokens."""
         pairing = self._pairing_of(lane)
         return (
             pairing is not None

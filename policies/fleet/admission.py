@@ -197,7 +197,7 @@ class Admission:
     # Decode workers.
 
     def lacking(self, slots: Slots, tokens: float, now_us: int) -> NDArray[np.float64]:
-        """Share of its load that must end before each decode worker can take a request of so many tokens.
+        """Share of its load that must end before each decode worker can take a request of this length.
 
         0 where there is room, and only there; at most 1.
         """

@@ -21,7 +21,7 @@ REFRESHED_MAX = 128
 """Weights that one question asks for again, some 0.1 ms."""
 
 NO_KEY = 2**63 - 1
-"""Key of a flow of which nothing competes."""
+"""Key of a flow without a competing ticket."""
 
 Rows = NDArray[np.intp]
 Keys = NDArray[np.int64]

@@ -192,7 +192,7 @@ class Links:
             return
         current = self.transfers.get(op.request_id)
         if current is not None:
-            # Of two of one moment any, but everywhere the same.
+            # Two of one moment: any of them, but the same at all replicas.
             if _version(op) <= _version(current.shipping):
                 return
             self._drop(op.request_id, NEVER_US)

@@ -336,7 +336,7 @@ class Loads:
         return False
 
     def _placed_there_again(self, book: Book, op: Placed, slot: int) -> bool:
-        """The same for a repetition or a renewal, and for one of which more is known, or has no prompt."""
+        """The same for a repetition or a renewal, and for one that is known better, or has no prompt."""
         request_id = op.request_id
         request = self._recalled(request_id)
         if request is None:

@@ -21,7 +21,7 @@ SPARE = 16
 
 
 class Ticket(msgspec.Struct, frozen=True, order=True, gc=False, kw_only=True):
-    """A waiting request (`ops.Waiting`). Of two the lesser goes first: by key, then by arrival.
+    """A waiting request (`ops.Waiting`). The lesser of two goes first: by key, then by arrival.
 
     ``slot`` is that of the worker it waits for; -1 if any of its lane will do.
     """

@@ -91,7 +91,7 @@ class HealthRules:
 
     @property
     def assumed_handover(self) -> str:
-        """Hand-over protocol of workers of which neither a label nor the engine says one; empty for none."""
+        """Hand-over protocol of workers if neither a label nor the engine names one; empty for none."""
         return ""
 
 

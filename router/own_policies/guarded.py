@@ -32,10 +32,10 @@ LATE_MAX = 10.0
 """Late decisions before a policy is off. [guess] One may be a page fault, ten in a row are the policy."""
 
 _FORGIVEN = 0.01
-"""So a policy may be late in 1 % of its decisions: the budget bounds the 99th percentile."""
+"""Share of its decisions in which a policy may be late: the budget bounds the 99th percentile."""
 
 FAR_TOO_LATE = 100.0
-"""A decision of so many budgets, 0.1 s by default, stalls all streams once, and is not tried again."""
+"""Budgets, 0.1 s by default, after which a decision has stalled all streams, and is not tried again."""
 
 
 class FailureReason(StrEnum):

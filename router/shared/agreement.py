@@ -9,8 +9,9 @@ compares those of its siblings with its own:
     no value in common for `DIFFER_S`  ──> each side publishes its registers of that kind again
     for `ALERT_S`                      ──> `LogStatus.differing` and a reason why this replica is degraded
 
-Registers may be repeated, and the newest value counts, so both sides have the union afterwards. Of several
-replicas with the same digest one publishes; if that does not help, the next one does, after a longer pause.
+Registers may be repeated, and the newest value counts, so both sides have the union afterwards. One of
+several replicas with the same digest publishes; if that does not help, the next one does, after a longer
+pause.
 
 Digests are a heartbeat old when they are compared, and values change meanwhile. So a sibling's digest is
 compared with all digests that this replica had in the last `RECENT_S`. A replica that is far behind in the

@@ -46,7 +46,7 @@ logger = logging.getLogger(__name__)
 REPLICAS_MAX = 1024
 VALUE_BYTES_MAX = 4096
 """Longest value of a sibling in a hash, bytes: the digests of 27 kinds of register are 273."""
-# A quarter of the time to live, but never so long that a failing Redis goes unnoticed for a second.
+# A quarter of the time to live, but short enough that a failing Redis is noticed within a second.
 INTERVAL_S_MAX = 0.4
 LOST_S = 600.0
 """Time for which a replica that fell silent is remembered, to be shown."""

@@ -44,7 +44,7 @@ drops what is older than `LOG_ENTRIES_MAX`, whether or not a snapshot has it. Be
 many entries and those of writing both."""
 
 ABANDONED_S = 600.0
-"""A snapshot of a newer version that no replica has replaced for so long has no readers: the upgrade was
+"""Age at which a snapshot of a newer version that no replica has replaced has no readers: the upgrade was
 rolled back, or it is no snapshot at all. Meanwhile the log is not trimmed."""
 
 FUTURE_S = 60.0

@@ -11,7 +11,7 @@ where a replica waits for what they carry. A lone replica makes few:
 A newcomer beats before it serves and sees us at once. We see it with our own next beat, 0.4 s later at
 most, or with its first entry, if that comes first. Until then operations of both take up to
 `LEISURE_S` longer to the other: two bursts of the same prompt may cost in that time one placement
-that does not know of the other, once per start. Should we be killed, Redis misses up to `LEISURE_S` more of
+that does not know of the other, once per start. If we are killed, Redis misses up to `LEISURE_S` more of
 our operations; but the requests of that time died with us, and no sibling had its share in them.
 
 Every entry is delivered to all replicas for 1 us each, and every read costs Valkey some 10 us. N replicas

@@ -51,7 +51,7 @@ READ_INTERVAL_S = 0.004
 REFUSED_PAUSE_S = 0.5
 # Applying never holds the loop for much longer than this.
 SLICE_S = 0.002
-# Nor does merging a snapshot, whose steps take microseconds.
+# The same bound for merging a snapshot, whose steps take microseconds.
 SNAPSHOT_SLICE_S = 0.001
 REASON_CHARS_MAX = 200
 # Share of the time that a snapshot takes; the rest is merging (`loadtest.bench.snapshots`).
@@ -161,7 +161,7 @@ class Reader:
         if lost:
             self.position = START
         if missing or self.position == START:
-            # Should it be older than the fold, the others will soon tell their requests still in flight.
+            # If it is older than the fold, the others will soon tell their requests still in flight.
             await self._reload(bulk, last, missed=True)
             self._floor = first
         self._target = last
