@@ -19,8 +19,8 @@ Laws, checked by `radix.invariants` and by the tests beside a plain dictionary:
 2. Inserts, trims, forgets and ends that are gone commute and repeat harmlessly, since removals are remembered
    (`radix.holdings`).
 3. Inserts commute with a bound on a worker's blocks, and with the bound on the whole tree. (Removals beside a
-   bound do not: room made by a trim before an eviction is room, after it a gap. Neither do both bounds at once.
-   Replicas can then differ by blocks that are about to be evicted.)
+   bound do not: room made by a trim before an eviction is room, after it a gap. Neither do both bounds at
+   once. Replicas can then differ by blocks that are about to be evicted.)
 4. A session that grows on one worker is one node, with any number of turns, and a division that divides
    nothing any more is undone when the run is used.
 5. Owners of blocks commute with inserts, too. (A removal between two owners' inserts makes a difference: the
