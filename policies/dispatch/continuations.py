@@ -26,7 +26,7 @@ BELIEVED_MIN = 0.5
 
 
 class Continuations:
-    """Observed follow-ups at this replica; it acts only by its return values."""
+    """Observed follow-ups at this replica; its return values are its only effect."""
 
     def __init__(self) -> None:
         self._ended: dict[bytes, tuple[int, int, int]] = {}  # prompt, where it and its answer can be gone on

@@ -399,8 +399,8 @@ class Feedback:
         must be more than an error of the estimate: blocks are measured in this prompt's own tokens, with
         `TEXT_SLACK` for text.
 
-        If a worker fetched nothing of the blocks that its pool was believed to hold, the pool lacks them. If
-        it fetched a part, it may not: engines stop a fetch when the prefill can begin.
+        If a worker fetched nothing of the blocks that its pool was believed to hold, the pool lacks them. A
+        part proves nothing: engines stop a fetch when the prefill can begin.
 
         A shortfall of a model with windows or states says nothing about blocks: mostly they are there, and
         the window at the predicted boundary is not (`radix.windows`). So only the ends go from which it did

@@ -39,7 +39,7 @@ def bounded(factor: float) -> float:
 
 
 def learned(factor: float, fetched_share: float | None) -> float:
-    """Return the factor after a request, given the share of its predicted fetch that came; None for none."""
+    """Return the factor after a request, by the share of its predicted fetch that came, None without one."""
     step = -FORGET
     if fetched_share is not None:
         step = RISE if fetched_share < WHOLE_RATIO else -FALL

