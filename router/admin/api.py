@@ -75,8 +75,7 @@ _LISTED = "GET /openapi.json lists all routes."
 
 ABOUT = """Everything here may also be written with `/admin` in front, and is asked with
 `Authorization: Bearer TOKEN`: a token of `admin.tokens_file` (made by `cacheway keys admin`), or
-`server.api_key` without such a file. Routes that read need the role read, all others the
-role write.
+`server.api_key` without such a file. Routes that read need the role read, all others the role write.
 
 A change holds for all replicas, and is written to the audit."""
 

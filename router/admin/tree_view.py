@@ -63,7 +63,7 @@ def add_tree_view(api: FastAPI, parts: AdminParts) -> None:
 
         ``saved_tokens`` are as the engines report, or as predicted where they report nothing, of the newest
         requests. ``blocks`` and ``tokens`` are the part that all cached prompts with this start share; they
-        divide there into ``branches``.
+        divide there in ``branches`` ways.
         """
         return described(gateway, limit)
 
