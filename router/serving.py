@@ -160,7 +160,7 @@ def serve(loaded: Loaded) -> int:
 
 
 def _end_on_sigterm() -> None:
-    """Let SIGTERM close the open sockets, until a server or supervisor handles signals, and after it.
+    """Let SIGTERM exit cleanly, until a server or supervisor handles signals, and after it.
 
     The default would lose unwritten log lines and leave Valkey's directory behind.
     """

@@ -35,7 +35,7 @@ _FORGIVEN = 0.01
 """Share of its decisions in which a policy may be late: the budget bounds the 99th percentile."""
 
 FAR_TOO_LATE = 100.0
-"""Budgets, 0.1 s by default, after which a decision has stalled all streams, and is not tried again."""
+"""Multiple of the budget, 0.1 s by default, at which one decision turns a policy off: all streams stall."""
 
 
 class FailureReason(StrEnum):

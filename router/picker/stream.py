@@ -158,7 +158,7 @@ class ProxyStream:
                 raise OutOfOrder("the message is of no kind that is known")
 
     def gone(self, *, ending: bool = False) -> None:
-        """End the request if it is left: the proxy has closed the stream, or this process ends."""
+        """End the rest: the proxy has closed the stream, or this process ends."""
         self._stop_timer()
         exchange, sink = self._exchange, self._sink
         if exchange is not None and not exchange.done:
