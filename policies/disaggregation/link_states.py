@@ -50,9 +50,9 @@ class LinkStateRules:
 
     scarce_above: float = setting(
         0.7,
-        "Utilisation of a link, as a share of what KV may take of it, above which bandwidth is scarce: then "
-        "only the cache of the decode worker's site counts, and no cached prefix crosses. Below saturation, "
-        "since a queue grows before a link is full.",
+        "Utilisation of a link, as a share of the capacity that KV may take, above which bandwidth is "
+        "scarce: then only the cache of the decode worker's site counts, and no cached prefix crosses. Below "
+        "saturation, since a queue grows before a link is full.",
         flag="offload-scarce-above",
         gt=0,
         le=1,
@@ -70,9 +70,9 @@ class LinkStateRules:
     wait_s_max: float = setting(
         2.0,
         "Wait for a link, or for prefill workers of the other site, above which bandwidth counts as scarce "
-        "whatever its utilisation, in seconds; and by how much the queue of one site must be longer than the "
-        "other's for seconds to overrule the threshold. The default is about what a prompt of 32K tokens "
-        "takes to prefill on eight H200.",
+        "at any utilisation, in seconds; also the lead of one site's queue over the other's above which "
+        "seconds overrule the threshold. The default is about the time to prefill a prompt of 32K tokens on "
+        "eight H200.",
         flag="offload-wait-secs-max",
         gt=0,
         live=True,

@@ -85,10 +85,10 @@ class RoleRules:
 
     mode: Literal["off", "recommend", "apply"] = setting(
         "recommend",
-        "What becomes of the best shares of prefill and decode workers that one replica works out from what "
-        "came lately. recommend: GET /roles and a log line tell them. apply: convertible workers (label "
-        "convertible=true) also change their roles: they drain, switch and come back. off: nothing is worked "
-        "out, and the threshold of remote prefill stays as set. The default changes nothing by itself.",
+        "Use of the best shares of prefill and decode workers, which one replica computes from recent "
+        "requests. recommend: GET /roles and a log line tell them. apply: convertible workers (label "
+        "convertible=true) also change their roles: they drain, switch and come back. off: nothing is "
+        "computed, and the threshold of remote prefill stays as set. The default changes nothing by itself.",
         flag="roles",
         live=True,
     )
@@ -101,8 +101,8 @@ class RoleRules:
     )
     dwell_s_min: float = setting(
         600.0,
-        "Shortest time between two changes of roles, in seconds. Much longer than a drain and a cold cache "
-        "cost.",
+        "Shortest time between two changes of roles, in seconds. Much longer than a drain and the warm-up of "
+        "a cold cache.",
         flag="roles-dwell-secs-min",
         ge=0,
         live=True,

@@ -195,8 +195,8 @@ class RoomRules:
     size: int = setting(
         10_000,
         "Requests that may wait, over all replicas; more are rejected with 429 and a Retry-After of the time "
-        "that those who wait will take. 0 lets none wait: what no worker has room for is rejected. The "
-        "default only keeps memory bounded; queue.timeout_s ends long waits.",
+        "that the waiting ones will take. 0 lets none wait: a request without room at a worker is rejected. "
+        "The default only keeps memory bounded; queue.timeout_s ends long waits.",
         flag="queue-size",
         ge=0,
         live=True,
@@ -212,10 +212,10 @@ class RoomRules:
     )
     drain_s_max: float = setting(
         0.0,
-        "Predicted time that what waits for a model will take its workers, in seconds; more requests are "
-        "rejected. An overload is forgotten after so long: 10 recovers in ten seconds, and rejects more of a "
-        "burst. 0 turns the bound off, which is the default, because nobody is sent away for a prediction "
-        "unless you ask for it.",
+        "Predicted time in which the workers of a model serve its waiting requests, in seconds; beyond it "
+        "requests are rejected. It is also the time to recover from an overload: 10 recovers in ten seconds, "
+        "and rejects more of a burst. 0, the default, turns the bound off: no request is rejected for a "
+        "prediction unless you ask for it.",
         flag="queue-drain-secs-max",
         ge=0,
         live=True,

@@ -60,9 +60,9 @@ class BreakerRules:
     )
     ejected_ratio_max: float = setting(
         0.5,
-        "Greatest share of the workers that may take a request which is ejected, 0 to 1; below 1 the last "
-        "one never is. Workers beyond it go on taking requests. The default is Envoy's panic threshold; the "
-        "peers eject all (1).",
+        "Greatest share of ejected workers among those that may take a request, 0 to 1; below 1 the last one "
+        "is never ejected. Workers beyond it go on taking requests. The default is Envoy's panic threshold; "
+        "the peers eject all (1).",
         ge=0,
         le=1,
         live=True,

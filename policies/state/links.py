@@ -94,7 +94,7 @@ class LinkRules:
     rtt_ms: float = setting(0.0, "Round trip time, in milliseconds.", ge=0)
     cap_ratio: float = setting(
         0.9,
-        "Share of the capacity that KV may take, in every second; the rest is for what else crosses, and for "
+        "Share of the capacity that KV may take, in every second; the rest is for other traffic, and for "
         "TCP, which never fills a link to its last bit.",
         gt=0,
         le=1,
