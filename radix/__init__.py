@@ -1,4 +1,4 @@
-"""What is cached where: prompt identity as block hashes, and the tree that remembers who holds them."""
+"""Cached blocks and their holders: prompt identity as block hashes, and the tree that remembers holders."""
 
 from radix.blocks import (
     BLOCK_BYTES,

@@ -6,8 +6,8 @@ with the hash of the block before it:
     root ──► h0 = H(block 0, seed=root) ──► h1 = H(block 1, seed=h0) ──► ...
 
 One 64-bit number therefore stands for a block and everything before it, and two paths that agree at block i
-agree at every block before i. The root carries what must never be shared: namespace seed, tenant, model,
-LoRA. A last block that is not full is left out, since it changes when the conversation goes on.
+agree at every block before i. The root carries the parts that must never be shared: namespace seed, tenant,
+model, LoRA. A last block that is not full is left out, since it changes when the conversation goes on.
 
 A path is its hashes as packed little-endian ``u64``, the only form in which a prompt leaves the process. The
 tree reads paths in the machine's byte order, so the gateway runs on little-endian machines only.
@@ -36,7 +36,7 @@ unpack_hash = Struct("<Q").unpack_from
 
 
 def root_hash(seed: int, *parts: bytes) -> int:
-    """Hash what two prompts must have in common before their blocks may be compared: salt, model, LoRA.
+    """Hash the parts that two prompts must share before their blocks may be compared: salt, model, LoRA.
 
     Lengths are hashed too, so ``(b"ab", b"c")`` and ``(b"a", b"bc")`` differ. ``seed`` is unsigned, of 64
     bits.
@@ -59,7 +59,7 @@ def chain_bytes(data: bytes | bytearray | memoryview, root: int, block_bytes: in
 
 
 class BlockChain:
-    """Chain of a prompt that comes in pieces; its path is that of `chain_bytes`, wherever the prompt is cut.
+    """Chain of a prompt that comes in pieces; its path is that of `chain_bytes`, for any cuts.
 
     Attributes:
         tail: Bytes behind the last full block.

@@ -1,4 +1,4 @@
-"""Bounds of every number, name and text, wherever it comes from.
+"""Bounds of every number, name and text, from any source.
 
 Values from clients, administrators, workers, pods and Redis are checked where they enter. The types of the
 operations that replicas exchange carry these bounds too, for decoder and encoder.

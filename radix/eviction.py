@@ -114,9 +114,9 @@ def evict(
     Args:
         queue: The order.
         floor: Highest place ever evicted.
-        over: Returns the blocks too many, of those at the end of a node.
-        cut: Takes so many blocks at the end of a node from the worker in a slot.
-        to_floor: Cut what is at or below the floor, too. Nothing is, unless the floor was raised otherwise.
+        over: Returns the number of blocks too many, of those at the end of a node.
+        cut: Takes a number of blocks at the end of a node from the worker in a slot.
+        to_floor: Cut places at or below the floor, too: some exist only if it was raised otherwise.
 
     Returns:
         The new floor.

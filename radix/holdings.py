@@ -72,7 +72,7 @@ class Holdings:
             self.charge(blocks, owner)
 
     def charge(self, blocks: int, owner: int) -> None:
-        """Count blocks that became an owner's, or, below 0, are no longer; `SHARED` ones are nobody's."""
+        """Count blocks that became an owner's, or, below 0, are no longer; `SHARED` ones have no owner."""
         if not owner or owner == SHARED:
             return
         owned = self.owned.get(owner, 0) + blocks

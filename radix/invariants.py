@@ -8,7 +8,7 @@ from radix.tree import PrefixTree
 
 
 def check(tree: PrefixTree) -> None:
-    """Assert the laws of `radix.tree` and that every count agrees with what it counts."""
+    """Assert the laws of `radix.tree` and that every count is right."""
     blocks = nodes = pairs = 0
     held = [0] * tree.slots
     owned: list[dict[int, int]] = [{} for _ in held]

@@ -124,7 +124,7 @@ class _Merger:
         if node is None:
             return None, depth
         while node.start >= depth and node.parent is not None:
-            node = node.parent  # it was split: what it ended with is the lower part
+            node = node.parent  # it was split: its end is the lower part
         at = (depth - node.start) * HASH_BYTES
         last = self._lasts[row * HASH_BYTES : (row + 1) * HASH_BYTES]
         if node.parent is None or node.end < depth or node.run[at - HASH_BYTES : at] != last:

@@ -1,8 +1,8 @@
 """A node of the prefix tree: a run of blocks that nothing has divided so far.
 
 Its holders are a bitmask on the node; the time of each holder's last use is in that holder's own map
-(`radix.holdings`). So a walk reads one integer per segment whatever the number of workers, everything a
-worker holds is found without a search, and a node costs no dictionary of its own.
+(`radix.holdings`). So a walk reads one integer per segment for any number of workers, all blocks of a worker
+are found without a search, and a node costs no dictionary of its own.
 
 The garbage collector does not see nodes: with hundreds of thousands of them each full pass would stop the
 process for 100 ms (``gc.collect`` on a million blocks in runs of 4). Nothing collects a cycle of nodes, so
@@ -90,7 +90,7 @@ class Node(msgspec.Struct, eq=False, gc=False):
         children: By first hash; None until there is one.
         ends: Per slot the depths where requests ended, with the latest log time; None until there is one.
         end_columns: The same as columns, made on demand.
-        owner: Who brought the blocks (`PrefixTree.insert`): 0 if unknown, `SHARED` if several did.
+        owner: Owner that brought the blocks (`PrefixTree.insert`): 0 if unknown, `SHARED` if several did.
     """
 
     parent: "Node | None"

@@ -73,10 +73,10 @@ class EndReach(msgspec.Struct, frozen=True, array_like=True, tag=5, gc=False):
     """A worker can go on behind a block that it holds, if a prompt continues it (`radix.reaches`).
 
     Attributes:
-        path: Packed hashes up to the last block that the gateway knows of what the worker holds; only that
+        path: Packed hashes up to the last block of the worker's prefix that the gateway knows; only that
             one counts, so the others may be left out.
         at_us: Log time of its last use.
-        blocks: So many further on.
+        blocks: Blocks behind it from which the engine can go on.
     """
 
     worker: WorkerId

@@ -1,6 +1,6 @@
 """Boundaries behind the blocks that the gateway knows: the ends of prompts' last blocks, and of answers.
 
-A prompt ends inside a block, and what the engine decodes after it the gateway never sees as blocks. So where
+A prompt ends inside a block, and the gateway never sees the decoded tokens after it as blocks. So where
 the engine can go on after an answer has no depth on any path yet:
 
     prompt   [b1][b2][b3][b       an end of SGLang's lies here ^, or behind the answer, not at b3
@@ -8,8 +8,8 @@ the engine can go on after an answer has no depth on any path yet:
     next     [b1][b2][b3][b4][b5][b6][b7]       continues both: so many blocks behind b3
 
 A *reach* says of a worker: a prompt that parts from everything known at this block probably continues what
-was there, and the engine goes on from so many blocks behind it. Who says so has seen that prompts continue
-here (`policies.dispatch.continuations`).
+was there, and the engine goes on from so many blocks behind it. A reach rests on observed prompts that
+continued here (`policies.dispatch.continuations`).
 
 Reaches are remembered by the hash of the last known block, the newest ones only, and are in no snapshot: a
 newcomer undershoots until the next answer.

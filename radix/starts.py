@@ -49,7 +49,7 @@ class CommonStart(NamedTuple):
 
 
 def common_start(tree: PrefixTree, path: bytes, branches_min: int) -> CommonStart | None:
-    """Longest start of a path from which so many runs go on; None without one. One step per run."""
+    """Longest start of a path from which ``branches_min`` runs go on; None without one. One step per run."""
     words = words_of(path)
     node, depth, found = tree.root, 0, None
     while depth < len(words):

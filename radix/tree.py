@@ -19,12 +19,12 @@ Laws, checked by `radix.invariants` and by the tests beside a plain dictionary:
 2. Inserts, trims, forgets and ends that are gone commute and repeat harmlessly, since removals are remembered
    (`radix.holdings`).
 3. Inserts commute with a bound on a worker's blocks, and with the bound on the whole tree. (Removals beside a
-   bound do not: room made by a trim before an eviction is room, after it a gap. Nor do both bounds at once.
-   Replicas can then differ by blocks that are about to be evicted.)
-4. A session that grows on one worker is one node, however many turns it has, and a division that divides
+   bound do not: room made by a trim before an eviction is room, after it a gap. Neither do both bounds at
+   once. Replicas can then differ by blocks that are about to be evicted.)
+4. A session that grows on one worker is one node, with any number of turns, and a division that divides
    nothing any more is undone when the run is used.
 5. Owners of blocks commute with inserts, too. (A removal between two owners' inserts makes a difference: the
-   block is then the later one's here, and nobody's on a replica that read the removal last.)
+   block is then the later one's here, and has no owner on a replica that read the removal last.)
 
 Where requests ended is kept with the nodes, for models that need it (`radix.windows`). An end older than the
 worker's newest eviction does not count: its window went with everything else of that age.
@@ -60,7 +60,8 @@ WIDE_ENDS_MIN = 32
 """Workers with ends in a node from which on they are looked at as columns: 20 µs, one by one 0.6 µs each."""
 
 JOINED_HOLDERS_MAX = 16
-"""With more holders, times are compared only when one comes back: it costs O(holders), as dividing did."""
+"""Holders up to which times are always compared; with more, only when one comes back: it costs O(holders), as
+dividing did."""
 
 
 SAMPLED_MAX = 1024
@@ -237,8 +238,8 @@ class PrefixTree:
             ends: With ``end``: number of boundaries, counted back from the end of the path.
             junction: Blocks after which the path left the worker's cache: an end there (`radix.windows`). 0
                 for none.
-            owner: Number of who brought the blocks, below `radix.bounds.SHARED`; 0 if unknown. Blocks that
-                several brought are nobody's, on every worker.
+            owner: Number of the owner that brought the blocks, below `radix.bounds.SHARED`; 0 if unknown.
+                Blocks that several brought have no owner, on every worker.
         """
         if len(path) % HASH_BYTES:
             check_path(path)
@@ -280,7 +281,7 @@ class PrefixTree:
                 self._trim_below(node, depth - 1, slot, before_us)
 
     def forget(self, slot: int, before_us: int) -> None:
-        """Note that a worker lost its cache: drop what it last used strictly before ``before_us``."""
+        """Note that a worker lost its cache: drop the blocks last used strictly before ``before_us``."""
         self.see(before_us)
         holdings = self.holdings_of(slot)
         if before_us <= holdings.forgot_us:
@@ -341,7 +342,7 @@ class PrefixTree:
     def dump(self, slots: Sequence[int]) -> TreeSnapshot:
         """Copy the holdings of these workers as columns; the snapshot knows them by their position here.
 
-        Equal states give equal snapshots, whatever their history. Capacities are settings, not state.
+        Equal states give equal snapshots, with any history. Capacities are settings, not state.
         """
         return gathered(self.dump_steps(slots))
 
@@ -362,7 +363,7 @@ class PrefixTree:
         """Merge a checked snapshot in steps, between which the tree may change; yield progress, 0 to 1."""
         return merge(self, rows, slots)
 
-    # Inside the package: what snapshots and invariants work with.
+    # Inside the package: parts that snapshots and invariants use.
 
     def see(self, at_us: int) -> None:
         """Keep the latest log time; raise ValueError if it is not within 0 to 2**62."""
@@ -469,7 +470,7 @@ class PrefixTree:
                 node.run += run
                 if used_us is None or used_us == at_us:
                     self._enqueue(node, slot, at_us)
-                # Else its place, later now, is above that of its entry in the queues, however long it is.
+                # Else its place, later now, is above that of its entry in the queues, at any length.
                 return node
             run = child.run
             used_us = used.get(child)
@@ -542,7 +543,7 @@ class PrefixTree:
         return upper
 
     def _join(self, parent: Node, upper: Node, lower: Node, *, returned: bool) -> None:
-        """Undo a division that divides nothing any more: the same workers use both parts alike.
+        """Undo a division that divides nothing any more: the same workers use both parts.
 
         Otherwise workers that repeatedly evict the end of a shared run and come back to it would leave one
         node for each block. The lower part stays the same object, as in a split. ``returned``: a worker has

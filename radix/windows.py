@@ -17,7 +17,7 @@ Ends on a worker's path (vLLM 0.32, ``v1/core/kv_cache_coordinator.py``, ``repla
 
 * the last block boundary *before the last token of a prompt*, which is computed in any case. Not the end of
   the answer: decoded tokens add full-attention blocks and no window;
-* the *junction*: where a prompt left what the worker held. The engine keeps the window there: the first
+* the *junction*: where a prompt left the worker's blocks. The engine keeps the window there: the first
   prompt to leave pays, later ones do not;
 * every multiple of ``retained_interval_tokens``, if the engine is configured so (vLLM
   ``--prefix-cache-retention-interval``, dense positions of MiMo-V2.5).
@@ -51,10 +51,10 @@ from radix.blocks import BLOCK_TOKENS
 Attention = Literal["full", "sliding_window", "linear"]
 
 Dialect = Literal["vllm", "sglang"]
-"""Engine whose rule says what it keeps."""
+"""Engine whose rule of windows and states applies."""
 
 PAGE_TOKENS = 64
-"""Page of an SGLang engine, tokens: what its recipes for hybrid models set, ``--page-size``."""
+"""Page of an SGLang engine, tokens: ``--page-size`` of its recipes for hybrid models."""
 
 TRACKED_TOKENS = 256
 """SGLang keeps the linear states of an answer at its multiples, tokens: ``--mamba-track-interval``."""
@@ -92,12 +92,12 @@ class AttentionProfile:
             )
 
     def answer_end(self, prompt_tokens: int, total_tokens: int, *, branched: bool) -> int:
-        """Where SGLang can go on after an answer, in tokens; 0 if only before the prompt's last chunk.
+        """Depth to go on from after an answer of SGLang, in tokens; 0 if only before the prompt's last chunk.
 
         Args:
             prompt_tokens: Length of the prompt.
             total_tokens: All that was computed: prompt and answer, but for the last token sampled.
-            branched: The prompt left what the engine held, behind where that could be reused.
+            branched: The prompt left the engine's blocks, behind their last reusable one.
         """
         if self.kind == "sliding_window":
             return total_tokens

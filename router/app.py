@@ -85,7 +85,7 @@ from router.vital_signs import VitalSigns
 logger = logging.getLogger(__name__)
 
 SEED_WAIT_S = 2.0
-"""How long a start waits for the seed of hashes; without Redis the replica begins with one of its own."""
+"""Time that a start waits for the seed of hashes; without Redis the replica begins with one of its own."""
 
 
 class GatewayProcess:
@@ -347,7 +347,7 @@ class GatewayProcess:
         return make_data_api(parts, self._lifespan)
 
     def _tell_metrics(self) -> None:
-        """Let metrics read at each scrape what is not counted."""
+        """Let metrics read at each scrape the values that are not counted."""
         reports = report.reports_of(
             report.report_requests(self.gateway),
             report.report_clients(self.clients),

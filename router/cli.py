@@ -29,7 +29,7 @@ PICKER_ENABLED = "picker.enabled"
 """The setting that the command ``picker`` turns on."""
 
 _BESIDE = __package__.removesuffix("router")
-"""What our packages' names begin with: nothing in a checkout, ``cacheway.`` in a wheel (decision 0069)."""
+"""Start of our packages' names: nothing in a checkout, ``cacheway.`` in a wheel (decision 0069)."""
 
 OUR_PACKAGES = tuple(f"{_BESIDE}{name}" for name in ("router", "policies", "radix", "loadtest"))
 OPTIONAL_PACKAGE = f"{_BESIDE}loadtest"
@@ -51,7 +51,7 @@ def main(
     Args:
         argv: Arguments without the program's name.
         environ: The environment.
-        serve: Runs the gateway; raises `SettingsError` if it cannot use what the settings name.
+        serve: Runs the gateway; raises `SettingsError` if it cannot use a file or address of the settings.
         tools: Commands that parse their own arguments, by name, with a line of help.
 
     Returns:
@@ -120,17 +120,17 @@ def _parser(tools: Mapping[str, tuple[Tool, str]], argv: Sequence[str]) -> Parse
     add_peer_flags(serve, argv)
     picker = commands.add_parser(
         "picker",
-        help="tell Envoy, Istio or GKE where requests go (extra: picker)",
-        description="Serve the endpoint-picker protocol, beside what serve serves. Takes the flags of serve; "
-        f"{HELP_ALL} shows all of them.",
+        help="choose workers for Envoy, Istio or GKE (extra: picker)",
+        description="Serve the endpoint-picker protocol, beside the routes of serve. Takes the flags of "
+        f"serve; {HELP_ALL} shows all of them.",
         usage="cacheway picker [--config FILE] [--pool-name NAME] [--pool-namespace NAMESPACE] [FLAG ...]",
     )
     add_flags(picker, show_all=show_all)
     add_peer_flags(picker, argv)
     config = commands.add_parser(
         "config",
-        help="show the effective settings and where each came from",
-        description="Show the effective settings and where each came from. Takes the flags of serve; "
+        help="show the effective settings and their sources",
+        description="Show the effective settings and their sources. Takes the flags of serve; "
         f"{HELP_ALL} shows all of them.",
         usage="cacheway config [--reference | --metrics-reference | --peers-reference] [--config FILE] "
         "[FLAG ...]",

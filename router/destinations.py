@@ -108,7 +108,7 @@ class Destinations:
             allowed = self._allows(address) and (not self._hosts or bool(self._networks))
         if not allowed:
             raise ClientError(
-                f"{host[:260]!r} is no place where workers may be; see fleet.worker_networks and "
+                f"{host[:260]!r} is not allowed for workers; see fleet.worker_networks and "
                 "fleet.worker_hosts.",
                 code="worker_host_refused",
                 param="url",

@@ -1,6 +1,6 @@
 """Flags of the command line, made from the settings.
 
-Flags carry text only: `router.sources` parses and checks the values of all sources alike, so that a wrong
+Flags carry text only: `router.sources` parses and checks the values of all sources, so that a wrong
 flag gets the same error sentence as a wrong line of the file.
 """
 
@@ -18,7 +18,7 @@ from router.sources import CONFIG_ENV, did_you_mean
 HELP_ALL = "--help-all"
 
 _PEER = "peer:"
-"""Prefix of what argparse calls a flag of another router."""
+"""Prefix of argparse's names for flags of other routers."""
 
 _OF_SECRETS = re.compile(r"api|key|token|secret|passw|auth|jwt|cert|tls|ssl|credential")
 """Words in flags that name secrets: a guess might send one where it does not belong."""

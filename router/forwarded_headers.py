@@ -3,7 +3,7 @@
     x-session-id     this header
     anthropic-*      every header that begins so
 
-Never pass, whatever the setting says: headers of a connection, those that the gateway writes itself, those by
+Never pass, with any setting: headers of a connection, those that the gateway writes itself, those by
 which a client would choose a worker, a rank or a host for an engine, and cookies. Keys pass only where
 neither the gateway nor the fleet has one.
 """
@@ -73,7 +73,7 @@ def header_pattern(pattern: str) -> str:
     """Check one pattern of the setting, and lower it; raise ValueError if it cannot pass."""
     lowered = pattern.lower()
     if not _PATTERN.fullmatch(lowered) or len(lowered) > NAME_BYTES_MAX:
-        raise ValueError(f"{pattern[:60]!r} is no name of a header, nor the begin of one with * behind it")
+        raise ValueError(f"{pattern[:60]!r} is no name of a header, nor the beginning of one and *")
     if not lowered.endswith("*") and never_passes(lowered.encode()):
         raise ValueError(f"{lowered} never passes to workers")
     return lowered

@@ -85,7 +85,7 @@ class LiveSettings:
         self._parts, self._problems = parts, problems
         self._revision = overrides.revision
 
-    # What the log tells.
+    # Changes that the log brings.
 
     def follow(self) -> None:
         """Apply changed overrides to the parts. Never raises: failures are logged."""
@@ -109,10 +109,10 @@ class LiveSettings:
                 use(self.current)
             except Exception:
                 logger.exception(
-                    "a part does not go by the new settings", extra={"event": "settings.failed", "part": name}
+                    "a part does not apply the new settings", extra={"event": "settings.failed", "part": name}
                 )
 
-    # What operators ask.
+    # Questions of operators.
 
     def origin(self, key: str) -> Origin:
         """Return the source of a setting's value."""
@@ -209,7 +209,7 @@ class LiveSettings:
     def _expect(self, expected: str | None) -> None:
         if expected is not None and expected != self.overrides.digest():
             raise ClientError(
-                "Somebody has changed settings since that revision; look at GET /settings again.",
+                "The settings have changed since that revision; look at GET /settings again.",
                 code="settings_changed",
                 param="expected_revision",
                 status=409,

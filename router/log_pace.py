@@ -1,7 +1,7 @@
 """A bound on lines that repeat: one in a while for each key, with the number of those that were left out.
 
-For what a client, a proxy or an engine can make happen again and again. What a replica changes by itself is
-logged once for each change, and needs no pace.
+For events that a client, a proxy or an engine can repeat again and again. A replica logs its own changes
+once each, without a pace.
 """
 
 import time

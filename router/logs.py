@@ -44,7 +44,7 @@ CLOSE_TIMEOUT_S = 2.0
 
 _RECORD_FIELDS = frozenset(vars(logging.makeLogRecord({}))) | {"message", "asctime", "color_message"}
 _QUIET = ("httpx", "httpx2", "httpcore", "httpcore2", "uvicorn.access", "uvicorn.error")
-"""Loggers that repeat what other lines say: of each request, and of the server's start and end."""
+"""Loggers that repeat other lines: those of each request, and of the server's start and end."""
 
 
 @dataclass(frozen=True)
@@ -54,7 +54,7 @@ class LogRules:
     log_level: LogLevel = setting("info", "Least severe level that is logged.", live=True, common=True)
     request_logs: bool = setting(
         True,  # noqa: FBT003 - a default
-        "Whether each request is logged with one line at its end. Never holds prompt text.",
+        "Log each request with one line at its end, without prompt text.",
         live=True,
     )
     request_log_ratio: float = setting(
@@ -136,7 +136,7 @@ class LineWriter:
         self._fd = fd
         self._lines_max = lines_max
         self._queue_bytes_max = queue_bytes_max
-        # Each counted by one thread alone: what was taken, and what was written or lost.
+        # Each counted by one thread alone: lines taken, and lines written or lost.
         self._taken_bytes = 0
         self._drained_bytes = 0
         self._lines: deque[bytes] = deque()
@@ -167,7 +167,7 @@ class LineWriter:
             self._filled.set()
 
     def close(self, timeout_s: float = CLOSE_TIMEOUT_S) -> None:
-        """Write what is left, for at most ``timeout_s`` seconds; the descriptor stays open."""
+        """Write the remaining lines, for at most ``timeout_s`` seconds; the descriptor stays open."""
         self._closing = True
         self._filled.set()
         self._thread.join(timeout_s)
@@ -199,7 +199,7 @@ class LineWriter:
         while view:
             try:
                 view = view[os.write(self._fd, view) :]
-            except BlockingIOError:  # somebody made the descriptor non-blocking
+            except BlockingIOError:  # another process made the descriptor non-blocking
                 select.select([], [self._fd], [])
             except OSError:
                 return False
@@ -235,7 +235,7 @@ class Logs:
             )
 
     def close(self) -> None:
-        """Detach from `logging` and write what is left."""
+        """Detach from `logging` and write the remaining lines."""
         logging.getLogger().removeHandler(self.handler)
         self._writer.close()
 

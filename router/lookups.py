@@ -51,7 +51,7 @@ class Lookups:
     def _ended(self, host: str, task: asyncio.Task[list[str]]) -> None:
         self._running.pop(host, None)
         if not task.cancelled():
-            task.exception()  # those who waited may all have left
+            task.exception()  # all waiting callers may have left
 
     async def _find(self, host: str, port: int) -> list[str]:
         loop = asyncio.get_running_loop()
@@ -90,6 +90,6 @@ async def _in_a_thread(loop: asyncio.AbstractEventLoop, host: str, port: int) ->
         with contextlib.suppress(RuntimeError):  # the loop has ended meanwhile
             loop.call_soon_threadsafe(tell, addresses, problem)
 
-    # A thread that hangs in the resolver keeps nobody from ending the process.
+    # A thread that hangs in the resolver does not keep the process from ending.
     threading.Thread(target=look, name=f"look up {host}", daemon=True).start()
     return await found

@@ -112,7 +112,7 @@ ITL_SECONDS = Family(
     buckets=TOKEN_SECONDS,
 )
 DECISIONS = Family(
-    "decisions", "counter", "Placements, by policy and why the worker was chosen.", ("policy", "reason")
+    "decisions", "counter", "Placements, by policy and reason of the choice.", ("policy", "reason")
 )
 DECISION_TIME = Family(
     "decision_seconds",
@@ -123,8 +123,8 @@ DECISION_TIME = Family(
 SHADOW_DECISIONS = Family(
     "shadow_decisions",
     "counter",
-    "Placements that a second policy was asked about, by that policy and what came of it: agreed, differed, "
-    "or unplaced, where it considered nobody.",
+    "Placements that a second policy was asked about, by that policy and outcome: agreed, differed, or "
+    "unplaced (it considered no worker).",
     ("policy", "outcome"),
 )
 SHADOW_TTFT_DIFFERENCE = Family(
@@ -170,7 +170,7 @@ OWN_POLICY_DECISIONS = Family(
 OWN_POLICY_LATE = Family(
     "own_policy_late",
     "counter",
-    "Of these, the times that it took longer than placement.own_policy_budget_us.",
+    "Those of these decisions that took longer than placement.own_policy_budget_us.",
     ("policy",),
 )
 OWN_POLICY_SECONDS = Family(
@@ -191,8 +191,8 @@ OUTPUT_TOKENS = Family("output_tokens", "counter", "Generated tokens, as workers
 IMPOSSIBLE_USAGE = Family(
     "impossible_usage",
     "counter",
-    "Answers whose token counts cannot be: more cached than the prompt has, or a number beyond any context. "
-    "Nothing is learned of them.",
+    "Answers with impossible token counts: more cached than the prompt has, or a number beyond any context. "
+    "Nothing is learned from them.",
 )
 REPORTED_PROMPT_TOKENS = Family(
     "reported_prompt_tokens",
@@ -216,7 +216,7 @@ CACHED_ERROR = Family(
 LOOP_LAG = Family(
     "event_loop_lag_seconds",
     "histogram",
-    "How late the event loop came to what was due, sampled 50 times a second; a chunk waits as long.",
+    "Lateness of the event loop, sampled 50 times a second; a chunk waits as long.",
     buckets=LAG_SECONDS,
 )
 TTFT_ERROR = Family(
@@ -228,16 +228,16 @@ TTFT_ERROR = Family(
 REDISPATCHES = Family(
     "redispatches",
     "counter",
-    "Requests sent to another worker before the first byte, by what failed, or once more to the same worker "
-    "that had closed a kept connection (stale_connection).",
+    "Requests sent to another worker before the first byte, by failure, or once more to the same worker that "
+    "had closed a kept connection (stale_connection).",
     ("reason",),
 )
 CONTINUATIONS = Family(
     "continuations",
     "counter",
-    "Streams to be continued whose worker broke off, by what came of it: continued (another worker answers), "
-    "ended (only the last event was missing), refused (the engine takes no message to continue), failed (no "
-    "worker answered); not continued: not_plain, limit, no_tokens_left, no_other_attempt.",
+    "Streams to be continued whose worker broke off, by outcome: continued (another worker answers), ended "
+    "(only the last event was missing), refused (the engine takes no message to continue), failed (no worker "
+    "answered); not continued: not_plain, limit, no_tokens_left, no_other_attempt.",
     ("result",),
 )
 UPSTREAM_ERRORS = Family(
@@ -267,7 +267,7 @@ PICKER_STREAMS_CUT = Family(
 PICKER_SERVED_ELSEWHERE = Family(
     "picker_served_elsewhere",
     "counter",
-    "Answers that a proxy got from another endpoint than the one it was told.",
+    "Answers that a proxy got from another endpoint than the one chosen here.",
 )
 CLIENTS_REFUSED = Family(
     "clients_refused",
@@ -301,27 +301,27 @@ WAITING_TOKENS = Family(
 QUEUE_DRAIN = Family(
     "queue_drain_seconds",
     "gauge",
-    "Predicted time that what waits, at all replicas, will take the workers that serve it; of the model and "
+    "Predicted time in which the workers will serve the waiting requests of all replicas; of the model and "
     "length bucket where it is longest.",
 )
 WAIT_SECONDS = Family(
-    "wait_seconds", "histogram", "How long requests waited that then went to a worker.", ("class",), SECONDS
+    "wait_seconds", "histogram", "Wait of requests that then went to a worker.", ("class",), SECONDS
 )
 WAITS = Family(
     "waits",
     "counter",
-    "Waits that ended, by how: dispatched, expired, displaced, left (by the client, or at shutdown) or "
+    "Waits that ended, by their end: dispatched, expired, displaced, left (by the client, or at shutdown) or "
     "no_worker; and rejected, which never began.",
     ("class", "outcome"),
 )
 INVERSIONS = Family(
     "queue_inversions",
     "counter",
-    "Requests of any replica that went before a better one which waited for the same worker: what the log's "
-    "delay costs the common order.",
+    "Requests of any replica that went before a better one which waited for the same worker: an effect of "
+    "the log's delay.",
 )
 INVERSION_MAX = Family(
-    "queue_inversion_max_seconds", "gauge", "By how much the worst of them was out of order, as keys differ."
+    "queue_inversion_max_seconds", "gauge", "Greatest difference of keys between two such requests."
 )
 ROOMS_OVERDUE = Family(
     "queue_rooms_overdue",
@@ -332,7 +332,7 @@ DEGRADED = Family("degraded", "gauge", "1 while a component is degraded; serving
 SETTINGS_OVERRIDDEN = Family(
     "settings_overridden",
     "gauge",
-    "Settings changed at run time: those this replica uses, and those it cannot use and keeps its own of.",
+    "Settings changed at run time, by state: used, or refused by this replica, which keeps its own value.",
     ("state",),
 )
 DISCOVERY_PODS = Family(
@@ -349,7 +349,7 @@ DISCOVERY_LIST_AGE = Family(
 DISCOVERY_FAILURES = Family(
     "discovery_api_errors",
     "counter",
-    "Lists and watches of pods that failed, by what went wrong.",
+    "Lists and watches of pods that failed, by kind of failure.",
     ("trouble",),
 )
 DISCOVERY_RESTARTS = Family(
@@ -410,31 +410,31 @@ KV_EVENTS = Family(
 KV_EVENTS_INVALID = Family(
     "kv_events_invalid",
     "counter",
-    "What could not be read: a message that is no batch, or a damaged batch, after which a worker is known "
-    "by history.",
+    "Unreadable messages: no batch, or a damaged batch, after which a worker is known by history.",
     ("what",),
 )
-KV_EVENT_GAPS = Family("kv_events_gaps", "counter", "How often a batch of KV events was missing.")
+KV_EVENT_GAPS = Family("kv_events_gaps", "counter", "Times that a batch of KV events was missing.")
 KV_EVENT_REPLAYS = Family(
     "kv_events_replays",
     "counter",
-    "How often old batches were asked for, by outcome: answered or unanswered.",
+    "Times that old batches were asked for, by outcome: answered or unanswered.",
     ("outcome",),
 )
 KV_EVENT_LOSSES = Family(
     "kv_events_losses",
     "counter",
-    "How often all that a publisher said became void, by reason: restart (another process), gap (some is "
+    "Times that all events of a publisher became void, by reason: restart (another process), gap (some is "
     "missing for good), or again (it is told once more from the beginning).",
     ("reason",),
 )
 KV_EVENT_FORGETS = Family(
-    "kv_events_forgets", "counter", "How often a worker was forgotten because of its KV events."
+    "kv_events_forgets", "counter", "Times that a worker was forgotten because of its KV events."
 )
 KV_EVENT_CORRECTIONS = Family(
     "kv_events_corrections",
     "counter",
-    "Operations that took back what was believed of a worker and its engine does not hold, or the reverse.",
+    "Operations that corrected the believed blocks of a worker: its engine does not hold them, or holds "
+    "others.",
 )
 KV_EVENT_BLOCKS = Family(
     "kv_events_blocks",
@@ -445,13 +445,13 @@ KV_EVENT_BLOCKS = Family(
 KV_EVENT_LAG = Family(
     "kv_events_lag_seconds",
     "worker",
-    "How old a worker's last batch was when it was read, by the engine's clock.",
+    "Age of a worker's last batch when it was read, by the engine's clock.",
     ("worker",),
 )
 KV_EVENT_STATE = Family(
     "kv_events_worker_state",
     "worker",
-    "1 for how far following a worker has come: silent, refused, connecting, joining, partial or live "
+    "1 for the state of following a worker: silent, refused, connecting, joining, partial or live "
     "(docs/kv-events.md); told by the replica that follows it.",
     ("worker", "state"),
 )
@@ -466,27 +466,27 @@ TOKENIZED_PROMPTS = Family(
 TOKENIZING_HELD = Family(
     "tokenizing_seconds",
     "histogram",
-    "How long a request was held up for the token ids of its prompts.",
+    "Time for which a request was held up for the token ids of its prompts.",
     buckets=DECISION_SECONDS,
 )
 TOKENIZING_MISCOUNTS = Family(
     "tokenizing_miscounts",
     "counter",
-    "Answers whose engine counted another number of prompt tokens than was found here, by model as the "
-    "settings name it: its template or tokenizer is another one.",
+    "Answers whose engine counted another number of prompt tokens than the gateway, by model as the settings "
+    "name it: its template or tokenizer is another one.",
     ("model",),
 )
 ENGINE_REPORTS = Family("engine_reports", "counter", "Looks at workers' metrics that told their load.")
 ENGINE_REPORT_FAILURES = Family(
     "engine_report_failures",
     "counter",
-    "Looks at workers' metrics that did not: no answer, or nothing of a load in it.",
+    "Looks at workers' metrics that did not: no answer, or no load in it.",
 )
 PROBES_REBUILT = Family(
     "probes_rebuilt",
     "counter",
-    "Times that health checks were stuck, so that what asks workers was built anew: none connected or ended. "
-    "Not 0 where the lookup of all names hangs; elsewhere a fault of the gateway.",
+    "Times that health checks were stuck (none connected or ended), so that the gateway rebuilt its "
+    "connections to workers. Not 0 where the lookup of all names hangs; elsewhere a fault of the gateway.",
 )
 HEADER_NAMES_DROPPED = Family(
     "header_names_dropped",
@@ -566,7 +566,7 @@ ENCODER_PARTS = Family(
     "encoder_parts",
     "counter",
     "Parts of requests that came for encoders, by outcome: completed, failed (no encoder answered, or the "
-    "last one with an error), rejected (it was no call, or nobody may take it) or client_left.",
+    "last one with an error), rejected (it was no call, or no encoder may take it) or client_left.",
     ("outcome",),
 )
 ENCODER_MOVES = Family(
@@ -591,10 +591,10 @@ LEG_FAILURES = Family(
 HANDOVER_EVENTS = Family(
     "handover_events",
     "counter",
-    "What happened in hand-overs beside their ends: params_missing (a prefill worker answered without "
+    "Events in hand-overs beside their ends: params_missing (a prefill worker answered without "
     "kv_transfer_params, so its decode worker prefilled again), query_failed (Mooncake's bootstrap server "
-    "did not say its engine ids), aborted (an SGLang engine was told to give up a leg whose other leg "
-    "failed or whose client left).",
+    "did not say its engine ids), aborted (an SGLang engine was told to give up a leg whose other leg failed "
+    "or whose client left).",
     ("protocol", "event"),
 )
 WHOLE_AT_DECODE = Family(
@@ -609,7 +609,7 @@ LINK_KV_BYTES = Family(
 OFFLOAD_DECISIONS = Family(
     "offload_decisions",
     "counter",
-    "Requests for which it was decided in which site they are prefilled, by why; GET /offload explains.",
+    "Decisions on the site of a request's prefill, by reason; GET /offload explains.",
     ("reason",),
 )
 ROLE_CHANGES = Family(
@@ -693,7 +693,7 @@ WORKER_ROOM = Family(
 WORKER_RUNNING_MAX = Family(
     "worker_running_max_requests",
     "worker",
-    "Most requests a worker may have in flight; no series if nobody says.",
+    "Most requests a worker may have in flight; no series if it is unknown.",
     ("worker",),
 )
 WORKER_KV_MAX = Family(
@@ -705,7 +705,7 @@ WORKER_KV_MAX = Family(
 REPORT_AGE = Family(
     "worker_report_age_seconds",
     "worker",
-    "Age of the newest report of a worker's own metrics, whoever asked; an idle worker is not asked.",
+    "Age of the newest report of a worker's own metrics, read by any replica; an idle worker is not asked.",
     ("worker",),
 )
 REPORTED_RUNNING = Family(
@@ -730,19 +730,19 @@ REPORTED_KV = Family(
 LINK_CAPACITY = Family(
     "link_capacity_bytes_per_second",
     "worker",
-    "What a link between two sites can carry: as configured or, if that is less, as measured.",
+    "Capacity of a link between two sites: as configured or, if that is less, as measured.",
     ("link",),
 )
 LINK_RESERVED = Family(
     "link_reserved_bytes_per_second",
     "worker",
-    "What KV under way takes of a link, as reserved by all replicas.",
+    "Part of a link that all replicas have reserved for KV under way.",
     ("link",),
 )
 LINK_UTILISATION = Family(
     "link_utilisation_ratio",
     "worker",
-    "The same as a share of what KV may take; above 1 if the link became slower meanwhile.",
+    "The same as a share of the capacity that KV may take; above 1 if the link became slower meanwhile.",
     ("link",),
 )
 LINK_STATE = Family(
@@ -754,7 +754,7 @@ LINK_STATE = Family(
 LINK_GOODPUT = Family(
     "link_goodput_bytes_per_second",
     "worker",
-    "What transfers over a link were last measured to get; no series before the first.",
+    "Rate of transfers over a link, as last measured; no series before the first.",
     ("link",),
 )
 LINK_RTT = Family(
@@ -771,13 +771,13 @@ OFFLOAD_THRESHOLD = Family(
 ROLE_WORKERS_BEST = Family(
     "role_workers_best",
     "worker",
-    "How many workers should have a role, as the slow loop says.",
+    "Best number of workers with a role, by the slow loop.",
     ("role",),
 )
 ROLE_GAIN = Family(
     "role_gain_ratio",
     "worker",
-    "By how much more requests those roles would serve than the present ones, as a share.",
+    "Predicted gain in requests of those roles over the present ones, as a share.",
 )
 
 TENANT_KEYS_END = Family(
@@ -841,7 +841,7 @@ over replicas, not `sum`.
 
 def metrics_reference() -> str:
     """The page ``docs/metrics.md``."""
-    lines = [_OPENING, "| Metric | Type | Labels | What it says |", "|---|---|---|---|"]
+    lines = [_OPENING, "| Metric | Type | Labels | Meaning |", "|---|---|---|---|"]
     for family in FAMILIES:
         kind = "gauge" if family.kind == "worker" else family.kind
         labels = ", ".join(f"`{label}`" for label in family.labels)

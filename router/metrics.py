@@ -106,7 +106,7 @@ class ReportedUsage(Protocol):
 
     @property
     def possible(self) -> bool:
-        """Whether the counts can be."""
+        """True if the counts are possible."""
 
 
 Key = TypeVar("Key")
@@ -304,7 +304,7 @@ class Metrics:
         if outcome == "dispatched":
             self.distributions[families.WAIT_SECONDS, class_name].observe(wait_s)
 
-    # What hooks tell.
+    # Reports of hooks.
 
     def queue(
         self,

@@ -115,8 +115,7 @@ class ModelRules:
     )
     list_aliases: bool = setting(
         True,  # noqa: FBT003 - a default
-        "Whether GET /v1/models lists the aliases whose model a worker serves; those with a * are never "
-        "listed.",
+        "List the aliases whose model a worker serves in GET /v1/models; those with a * are never listed.",
         flag="list-model-aliases",
         live=True,
     )
@@ -152,8 +151,7 @@ class ModelRules:
     mirror_url: Annotated[str, AfterValidator(lambda url: url and http_url(url))] = setting(
         "",
         "Second fleet that gets a copy of some requests; its answers are thrown away. The base URL of a "
-        "gateway or an engine. Empty: none. It needs a restart, since it says where prompts go. See "
-        "docs/models.md.",
+        "gateway or an engine. Empty: none. It needs a restart, since prompts go there. See docs/models.md.",
         allowed="http://HOST:PORT",
     )
     mirror_ratio: float = setting(

@@ -21,7 +21,7 @@ from dataclasses import dataclass
 logger = logging.getLogger(__name__)
 
 OTHER_FILES = 256
-"""For all that is neither a request nor a health check: Redis, other questions to workers (128 at a time),
+"""Files for uses beside requests and health checks: Redis, other questions to workers (128 at a time),
 metrics files, sockets that listen."""
 
 PROBES_MAX = 2048

@@ -3,8 +3,8 @@
     /v1/videos       this path
     /omni/*          every path below
 
-Refused are paths of the gateway's own routes, and names by which engines are administered: whoever reaches
-one could flush caches, load weights or stop an engine for everybody. A name counts at any place of a path,
+Refused are paths of the gateway's own routes, and names by which engines are administered: a client that
+reaches one could flush caches, load weights or stop an engine for all. A name counts at any place of a path,
 and again when a request comes, so that ``/v1/*`` leads to none.
 """
 
@@ -59,7 +59,7 @@ _PATH = re.compile(r"(?:/[A-Za-z0-9._~-]+)+(?:/\*)?")
 
 
 def administers(path: str) -> bool:
-    """Return True if a part of a path, however it is written, administers an engine."""
+    """Return True if a part of a path, in any spelling, administers an engine."""
     return any(part.lower() in ADMINISTERING for part in re.split(r"[/;]", path))
 
 

@@ -35,12 +35,12 @@ def _ports(words: tuple[str, ...]) -> tuple[str, ...]:
 
 @dataclass(frozen=True)
 class PickerRules:
-    """How a proxy is told where its requests go, by the endpoint-picker protocol."""
+    """Choice of workers for proxies, by the endpoint-picker protocol."""
 
     enabled: bool = setting(
         False,  # noqa: FBT003 - a default
-        "Whether proxies may ask where their requests should go, over gRPC (Envoy's ext_proc); see "
-        "docs/picker.md. `cacheway picker` turns it on. Needs the extra cacheway[picker].",
+        "Let proxies ask where their requests should go, over gRPC (Envoy's ext_proc); see docs/picker.md. "
+        "`cacheway picker` turns it on. Needs the extra cacheway[picker].",
         flag="picker",
     )
     pool_name: str = setting(
@@ -89,8 +89,8 @@ class PickerRules:
     )
     secure_serving: bool = setting(
         True,  # noqa: FBT003 - a default
-        "Whether proxies connect with TLS: with the certificate of picker.cert_path, else with one that the "
-        "picker signs itself at its start. Gateways expect TLS, and do not check it unless told.",
+        "Use TLS for proxies: with the certificate of picker.cert_path, else with one that the picker signs "
+        "itself at its start. Gateways expect TLS, and do not check it unless told.",
     )
     cert_path: str = setting(
         "",
@@ -98,12 +98,12 @@ class PickerRules:
     )
     enable_cert_reload: bool = setting(
         True,  # noqa: FBT003 - a default
-        "Whether new files in picker.cert_path are used from the next connection on. The reference picker "
-        "does so only if told; mounted Secrets do change.",
+        "Use new files in picker.cert_path from the next connection on. The reference picker does so only if "
+        "told; mounted Secrets do change.",
     )
     disable_endpoint_subset_filter: bool = setting(
         False,  # noqa: FBT003 - a default
-        "Whether the proxy's list of endpoints to choose from (envoy.lb.subset_hint) is ignored.",
+        "Ignore the proxy's list of endpoints to choose from (envoy.lb.subset_hint).",
     )
     fallback_endpoints: int = setting(
         0,

@@ -54,17 +54,17 @@ def configuration_reference() -> str:
     lines = [_OPENING]
     for section in Settings.model_fields:
         lines += [f"## {section}", "", f"{section_title(section)}.", ""]
-        lines += ["| Setting | Flag and environment | Default | Allowed | What it does |"]
+        lines += ["| Setting | Flag and environment | Default | Allowed | Effect |"]
         lines += ["|---|---|---|---|---|"]
         lines += [_line(row) for row in CATALOGUE.values() if row.section == section]
         lines += [""]
     lines += [
         "## Policies",
         "",
-        "What placement.policy can be, and the placement.policy_options of each.",
+        "Values of placement.policy, and the placement.policy_options of each.",
         "",
     ]
-    lines += ["| Policy | Options | What it picks |", "|---|---|---|"]
+    lines += ["| Policy | Options | Choice |", "|---|---|---|"]
     lines += [
         f"| `{name}` | {_options(rule.options)} | {about(rule.price or rule.costs)} |"
         for name, rule in POLICIES.items()

@@ -33,8 +33,8 @@ class RequestTraceRules:
 
     request_trace: str = setting(
         "",
-        "File that gets one JSON line per request, for `cacheway simulate`: when it came, its lengths, the "
-        "hashes of its blocks, how it went. Never prompt text. Several processes may share it. Empty: none.",
+        "File that gets one JSON line per request, for `cacheway simulate`: its time, lengths, hashes of "
+        "blocks and outcome, never prompt text. Several processes may share it. Empty: none.",
     )
     request_trace_bytes_max: int = setting(
         1 << 30,
@@ -104,7 +104,7 @@ class RequestTrace(LineWriter):
         self.write(self._encode(line) + b"\n")
 
     def close(self, timeout_s: float = CLOSE_TIMEOUT_S) -> None:
-        """Write what is left, for at most ``timeout_s`` seconds, and close the file."""
+        """Write the remaining lines, for at most ``timeout_s`` seconds, and close the file."""
         super().close(timeout_s)
         if not self._thread.is_alive():
             os.close(self._fd)
@@ -121,7 +121,7 @@ class RequestTrace(LineWriter):
                 self._reopen()
         except OSError:
             return False
-        # What a full disk cut off must not spoil the line that comes after it.
+        # A line that a full disk cut off must not spoil the next line.
         written = super().written(b"\n" + data if self._torn else data)
         self._torn = not written
         return written

@@ -128,7 +128,7 @@ class GatewayServer(uvicorn.Server):
         """
         self._told = True
         if not self.started:
-            self.should_exit = True  # nobody was told that this replica is ready
+            self.should_exit = True  # no client was told that this replica is ready
             return
         process = self.config.process
         server = process.settings.server
@@ -151,7 +151,7 @@ class GatewayServer(uvicorn.Server):
         asyncio.get_running_loop().call_later(delay_s, self._close)
 
     def end_now(self) -> None:
-        """Cut whatever is in flight, whether or not the end had begun."""
+        """Cut all requests in flight, whether or not the end had begun."""
         self._told = self._cut = self.should_exit = True
         self._cut_connections()
 

@@ -161,7 +161,7 @@ def serve(loaded: Loaded) -> int:
 
 
 def _end_on_sigterm() -> None:
-    """Let SIGTERM close what is open, until a server or supervisor handles signals, and after it.
+    """Let SIGTERM exit cleanly, until a server or supervisor handles signals, and after it.
 
     The default would lose unwritten log lines and leave Valkey's directory behind.
     """
@@ -228,7 +228,7 @@ async def _serve(loaded: Loaded, sockets: _Sockets, files: OpenFiles) -> int:
 async def _serve_here(loaded: Loaded, redis_url: str, sockets: _Sockets, files: OpenFiles) -> int:
     config = GatewayConfig(loaded.settings, redis_url, files, sockets.admin, loaded.origins)
     config.load()
-    # What is there now lives as long as the process: full passes of the garbage collector, of
+    # Objects made so far live as long as the process: full passes of the garbage collector, of
     # 20 ms without this, need not look at it again.
     gc.collect()
     gc.freeze()

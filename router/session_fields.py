@@ -6,7 +6,7 @@
     user                  OpenAI's, deprecated: a user
     safety_identifier     OpenAI's: a user
 
-They stay raw, so a value of any type passes to the engine. `router.sessions` chooses among what is found.
+They stay raw, so a value of any type passes to the engine. `router.sessions` chooses among them.
 SGLang's ``session_params`` is no hint: it opens a session at an engine, which could be another client's, so
 clients may not send it (`router.gateway.bodies.HandoverFields`).
 """

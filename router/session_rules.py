@@ -39,12 +39,12 @@ SESSION_FIELDS: tuple[SessionField, ...] = (
     "metadata.user_id",
     "prompt_cache_key",
 )
-"""Without those that name a user, who may have many sessions at once."""
+"""Default fields, without those that name a user: a user may have many sessions at once."""
 
 
 @dataclass(frozen=True)
 class SessionRules:
-    """How requests that belong together are recognised."""
+    """Recognition of requests that belong together."""
 
     session_headers: Annotated[tuple[HeaderName, ...], AfterValidator(distinct)] = setting(
         SESSION_HEADERS,
@@ -57,7 +57,7 @@ class SessionRules:
     session_fields: Annotated[tuple[SessionField, ...], AfterValidator(distinct)] = setting(
         SESSION_FIELDS,
         "Fields of the body that name the session of a request without such a header; the first one of this "
-        "list that is present is used. Of metadata.user_id only the session in it counts, as Claude Code "
+        "list that is present is used. Only the session within metadata.user_id counts, as Claude Code "
         "writes it. user and safety_identifier name a user, whose sessions would then be one.",
         live=True,
     )

@@ -4,7 +4,7 @@
     ├── server          the socket clients connect to, and its limits
     ├── fleet           the workers and how their health is checked
     ├── discovery       which pods of a Kubernetes cluster are workers, too
-    ├── placement       how a worker is chosen, and what the prefix tree assumes
+    ├── placement       choice of a worker, and assumptions of the prefix tree
     ├── admission       how much a worker is given before requests wait here
     ├── upstream        connections to workers
     ├── reliability     redispatch and circuit breakers
@@ -14,7 +14,7 @@
     ├── shared          the log that replicas share through Redis
     ├── tenancy         how requests of different tenants are kept apart
     ├── observability   logs and metrics
-    ├── admin           where the admin API listens, and who may use it
+    ├── admin           addresses of the admin API, and rights to use it
     ├── picker          how proxies are told where their requests go
     └── models          names that clients may ask for, and which models serve them
 
@@ -95,7 +95,7 @@ JUDGED = ConfigDict(extra="forbid", allow_inf_nan=False, hide_input_in_errors=Tr
 
 @dataclasses.dataclass(frozen=True)
 class ListenSettings:
-    """The socket clients connect to, and how long and how many requests are served."""
+    """The clients' socket, and bounds on the time and number of requests."""
 
     host: str = setting(
         "0.0.0.0",  # noqa: S104 - a gateway in a container is reached from outside it; see the description
@@ -137,8 +137,8 @@ class ListenSettings:
         -1,
         "Requests that one process has at workers at a time. More wait as queue.size allows; without a queue "
         "they are rejected with 429 and Retry-After. -1 or 0 turns the limit off, which is the default "
-        "because what each worker can take is the better limit (see admission). Whatever it is, a process "
-        "takes on no more requests than half the files that it may have open (ulimit -Hn).",
+        "because limits for each worker are better (see admission). With any value, a process takes on no "
+        "more requests than half the files that it may have open (ulimit -Hn).",
         ge=-1,
         live=True,
     )
@@ -146,7 +146,7 @@ class ListenSettings:
 
 @dataclass(frozen=True, config=JUDGED)
 class ServerSettings(ClientQuota, ClientLimits, ListenSettings):
-    """The socket clients connect to, and its limits."""
+    """The clients' socket, and its limits."""
 
     keepalive_s: float = setting(
         75.0,
@@ -159,8 +159,8 @@ class ServerSettings(ClientQuota, ClientLimits, ListenSettings):
         5.0,
         "Time for which the gateway goes on serving after SIGTERM, in seconds, while /readiness answers 503 "
         "and every answer tells its client to close the connection, so that a load balancer stops sending "
-        "before connections are refused; idle connections are kept as long. Keep it above what the balancer "
-        "takes to notice, and above the idle time after which clients use a connection no more. In "
+        "before connections are refused; idle connections are kept as long. Keep it above the time in which "
+        "the balancer notices, and above the longest idle time of connections that clients use again. In "
         "Kubernetes it takes the place of a preStop sleep. The default is enough for Kubernetes to take the "
         "pod out of its endpoints, and for httpx, which uses no connection that was idle for 5 s. 0 turns it "
         "off; SIGINT (Ctrl-C) skips it.",
@@ -226,7 +226,7 @@ LINK_NAME = re.compile(rf"({SITE.pattern})>({SITE.pattern})")
 
 @dataclasses.dataclass(frozen=True)
 class NamedSettings:
-    """The workers, where they stand, and where they may be."""
+    """The workers, their sites and allowed addresses."""
 
     worker_urls: Annotated[tuple[HttpUrl, ...], AfterValidator(distinct)] = setting(
         (),
@@ -258,26 +258,26 @@ class NamedSettings:
     )
     pd_disaggregation: bool = setting(
         False,  # noqa: FBT003 - a default
-        "Whether prefill and decode workers must be named for the start, as the peers' flag means it. They "
-        "hand over by SGLang's bootstrap unless their label handover or their engine says otherwise; engines "
-        "that ask for a key say nothing. Without it fleet.prefill and fleet.decode mean the same, and may be "
-        "empty: such workers can also be added at run time.",
+        "Require prefill and decode workers at the start, as the peers' flag does. They hand over by "
+        "SGLang's bootstrap unless their label handover or their engine says otherwise; engines that ask for "
+        "a key say nothing. Without it fleet.prefill and fleet.decode mean the same, and may be empty: such "
+        "workers can also be added at run time.",
     )
     vllm_pd_disaggregation: bool = setting(
         False,  # noqa: FBT003 - a default
         "The same as fleet.pd_disaggregation for vLLM engines: prefill and decode workers hand over as "
-        "fleet.kv_connector says, unless their label handover says otherwise. Without it, as the engine that "
-        "each turns out to be does by default: SGLang's bootstrap, or NIXL for vLLM.",
+        "fleet.kv_connector says, unless their label handover says otherwise. Without it the hand-over "
+        "follows the engine that the gateway finds: SGLang's bootstrap, or NIXL for vLLM.",
     )
     kv_connector: VllmConnector = setting(
         "nixl",
-        "How vLLM engines hand over with fleet.vllm_pd_disaggregation. The default is the peers'; their "
-        "third choice, moriio, is not spoken here.",
+        "Hand-over of vLLM engines with fleet.vllm_pd_disaggregation. The default is the peers'; their third "
+        "choice, moriio, is not spoken here.",
     )
     site: str = setting(
         "",
-        "Site where this gateway stands, and all workers without a label site. It matters with fleet.links "
-        "only. Must be equal in all replicas of a namespace.",
+        "Site of this gateway, and of all workers without a label site. It matters with fleet.links only. "
+        "Must be equal in all replicas of a namespace.",
         allowed="up to 63 letters, digits, '.', '_' or '-'",
         pattern=rf"^({SITE.pattern})?$",
     )
@@ -292,10 +292,10 @@ class NamedSettings:
     )
     worker_api_key: Secret = setting(
         None,
-        "Key sent to workers as a bearer token in place of the client's, and with health checks: to those "
-        "that the settings name, that discovery finds, or that are in fleet.worker_networks or "
-        "fleet.worker_hosts, and to no others. Empty: what the client sent is passed on, unless it is the "
-        "gateway's own key (server.api_key).",
+        "Key sent to workers as a bearer token in place of the client's, and with health checks. Only "
+        "workers that the settings name, that discovery finds, or that are in fleet.worker_networks or "
+        "fleet.worker_hosts get it. Empty: the client's key is passed on, unless it is the gateway's own key "
+        "(server.api_key).",
         common=True,
     )
     worker_api_key_file: str = setting(
@@ -306,13 +306,13 @@ class NamedSettings:
         False,  # noqa: FBT003 - a default
         "Let clients say how engines hand over KV (kv_transfer_params, bootstrap_room, data_parallel_rank "
         "and others, see docs/security.md). Only for clients that are trusted like this gateway: they can "
-        "fetch what other tenants have cached. Otherwise such a request gets 400.",
+        "fetch other tenants' cached prompts. Otherwise such a request gets 400.",
     )
     worker_networks: Networks = setting(
         (),
-        "Networks where workers may be that are not named in the settings but added later: by the admin API, "
-        "by discovery, or by encoders that register themselves. Judged are the addresses that a connection "
-        "is made to. Empty: everywhere but link-local, multicast and the metadata services of clouds.",
+        "Networks of workers that are not named in the settings but added later: by the admin API, by "
+        "discovery, or by encoders that register themselves. The gateway checks the address of each "
+        "connection. Empty: everywhere but link-local, multicast and the metadata services of clouds.",
         allowed="networks such as 10.0.0.0/8 or fd00::/8",
     )
     worker_hosts: tuple[str, ...] = setting(
@@ -337,15 +337,15 @@ class NamedSettings:
 
 @dataclass(frozen=True, config=JUDGED)
 class FleetSettings(HealthRules, NamedSettings):
-    """The workers, where they stand, and how their health is checked."""
+    """The workers, their sites, and their health checks."""
 
     kv_events: Literal["off", "auto"] = setting(
         "off",
-        "Whether to follow what engines say of their KV caches, so that predictions are what is really "
-        "cached (docs/kv-events.md). auto follows the workers with a label kv_events, and of the others "
-        "those whose engine says where it publishes, if their model has a tokenizer in "
-        "placement.models: events name token ids, which text never matches. Each worker is followed by one "
-        "replica. Needs the extra cacheway[kv-events]. Must be equal in all replicas of a namespace.",
+        "Follow the KV events of engines, so that predictions match the real caches (docs/kv-events.md). "
+        "auto follows workers with a label kv_events, and others whose engine names its publishers, if their "
+        "model has a tokenizer in placement.models: events name token ids, which text never matches. One "
+        "replica follows each worker. Needs the extra cacheway[kv-events]. Must be equal in all replicas of "
+        "a namespace.",
         common=True,
     )
 
@@ -405,20 +405,18 @@ class FleetSettings(HealthRules, NamedSettings):
                 )
             ends.update(found.groups())
         if ends and self.site not in ends:
-            raise ValueError(
-                f"site must say where this gateway stands; give one of {', '.join(sorted(ends))}"
-            )
+            raise ValueError(f"site must name this gateway's site; give one of {', '.join(sorted(ends))}")
         return self
 
 
 @dataclass(frozen=True, config=JUDGED)
 class DiscoverySettings(DiscoveryRules):
-    """Which pods of a Kubernetes cluster are workers, beside those that are named."""
+    """Pods of a Kubernetes cluster that are workers, beside the named ones."""
 
 
 @dataclass(frozen=True, config=JUDGED)
 class ModelSettings(KvBytes):
-    """What a model's attention lets an engine reuse, and what its KV weighs: one of placement.models."""
+    """Reuse that a model's attention allows, and size of its KV: one of placement.models."""
 
     attention: Literal["full", "sliding_window", "linear"] = setting(
         "full", "Kind of attention that limits reuse most."
@@ -459,7 +457,7 @@ class CachePoolSettings(CachePool):
 
 @dataclass(frozen=True, config=JUDGED)
 class PlacementSettings(SessionRules, PolicyRules):
-    """How a worker is chosen for a request, and what the prefix tree assumes."""
+    """Choice of a worker for a request, and assumptions of the prefix tree."""
 
     block_tokens: int = setting(
         256,
@@ -499,11 +497,11 @@ class PlacementSettings(SessionRules, PolicyRules):
     )
     copy_horizon_s: float = setting(
         0.0,
-        "For how long a further copy of a hot prefix (a system prompt that many requests share) is expected "
-        "to be used, in seconds. A worker without the prefix is then preferred as soon as the wait that the "
-        "copy saves others in that time is worth its prefill, before the queue itself is longer than that. "
-        "300 suits prefixes that stay hot for minutes. 0, the default, copies a prefix only where that is "
-        "sooner for the request at hand. Only expected_cost follows it.",
+        "Time for which a further copy of a hot prefix (a system prompt that many requests share) is "
+        "expected to be used, in seconds. A worker without the prefix is then preferred as soon as the wait "
+        "that the copy saves others in that time is worth its prefill, before the queue itself is longer "
+        "than that. 300 suits prefixes that stay hot for minutes. 0, the default, copies a prefix only where "
+        "that is sooner for the request at hand. Only expected_cost follows it.",
         ge=0,
         le=86_400,
         live=True,
@@ -523,8 +521,8 @@ class PlacementSettings(SessionRules, PolicyRules):
     own_policy_budget_us: int = setting(
         1000,
         "Longest time that a policy of your own may take for a decision, in microseconds. One that takes "
-        "longer in more than 1 % of its decisions is switched off. The default is several times what a "
-        "built-in policy takes for a thousand workers.",
+        "longer in more than 1 % of its decisions is switched off. The default is several times that of a "
+        "built-in policy for a thousand workers.",
         ge=10,
         le=1_000_000,
     )
@@ -535,24 +533,24 @@ class PlacementSettings(SessionRules, PolicyRules):
     )
     models: dict[str, ModelSettings] = setting(
         {},
-        "Attention profile per model name, '*' for all others: {attention: full | sliding_window | "
-        "linear, window_tokens: W, retained_interval_tokens: N, engine_rule: auto | vllm | sglang}. Models "
-        "not listed count as full attention. With fleet.links also what its KV weighs, in bytes: "
-        "kv_bytes_per_token is full-attention layers x KV heads x (key + value dimension) x "
-        "bytes of an element, for latent attention layers x "
-        "(latent + rotary dimension) x bytes of an element; window_bytes_per_token the same over the layers "
-        "with a window; state_bytes what all linear layers keep of a sequence. Without them a transfer has "
-        "no price, and no prompt is prefilled in another site. tokenizer: FOLDER or engine turns prompts "
-        "into the token ids that engines see (docs/token-identity.md): FOLDER has tokenizer.json, "
-        "tokenizer_config.json and chat_template.jinja as the model has them, engine asks a worker's "
-        "/tokenize. Tokenizers must be equal in all replicas of a namespace.",
+        "Attention profile per model name, '*' for all others: {attention: full | sliding_window | linear, "
+        "window_tokens: W, retained_interval_tokens: N, engine_rule: auto | vllm | sglang}. Models not "
+        "listed count as full attention. With fleet.links also the size of its KV, in bytes: "
+        "kv_bytes_per_token is full-attention layers x KV heads x (key + value dimension) x bytes of an "
+        "element, for latent attention layers x (latent + rotary dimension) x bytes of an element; "
+        "window_bytes_per_token the same over the layers with a window; state_bytes the state that all "
+        "linear layers keep of a sequence. Without them a transfer has no price, and no prompt is prefilled "
+        "in another site. tokenizer: FOLDER or engine turns prompts into the token ids that engines see "
+        "(docs/token-identity.md): FOLDER has tokenizer.json, tokenizer_config.json and chat_template.jinja "
+        "as the model has them, engine asks a worker's /tokenize. Tokenizers must be equal in all replicas "
+        "of a namespace.",
         common=True,
     )
     tokenizing_s_max: float = setting(
         0.1,
-        "How long a request is held up at most until its prompt is tokenized, in seconds, and a microsecond "
-        "more for each byte of its body; then it goes on with its text identity, and what was begun is there "
-        "for the next turn. The default is twice what a core takes, and a tenth of a second for the queue.",
+        "Longest time that a request waits for the token ids of its prompt, in seconds, plus a microsecond "
+        "for each byte of its body; then it goes on with its text identity, and its next turn finds the ids. "
+        "The default is twice the time that a core takes, and a tenth of a second for the queue.",
         gt=0,
         le=60,
     )
@@ -565,20 +563,19 @@ class PlacementSettings(SessionRules, PolicyRules):
     )
     tokenizing_cache_bytes_max: int = setting(
         256 * _MIB,
-        "What remembered token ids may weigh, in bytes; four each. With the default, of conversations with "
-        "some 60 million tokens only what is new in them is tokenized.",
+        "Most bytes of remembered token ids, at four bytes each. With the default, only the new part of "
+        "conversations with some 60 million tokens is tokenized.",
         ge=_MIB,
     )
     cache_pools: dict[str, CachePoolSettings] = setting(
         {},
-        "Caches that workers share behind their own (HiCache L3, Mooncake Store), by name: "
-        "{capacity_tokens: N, fetch_base_s: S, fetch_tokens_per_s: R, fetch_tokens_min: 256, "
-        "prefetch_policy: timeout}. prefetch_policy is that of the engines (timeout, best_effort or "
-        "wait_complete): only what comes before the engine stops a fetch counts, with timeout after 2 s and "
-        "0.1 s for each 1,024 tokens, but not above 30 s, with best_effort when the prefill could begin. A "
-        "worker shares the pool that its label cache_pool names, '*' without one; what a fetch saves and "
-        "costs is then part of its price. "
-        "Must be equal in all replicas of a namespace.",
+        "Caches that workers share behind their own (HiCache L3, Mooncake Store), by name: {capacity_tokens: "
+        "N, fetch_base_s: S, fetch_tokens_per_s: R, fetch_tokens_min: 256, prefetch_policy: timeout}. "
+        "prefetch_policy is that of the engines (timeout, best_effort or wait_complete): only what comes "
+        "before the engine stops a fetch counts, with timeout after 2 s and 0.1 s for each 1,024 tokens, but "
+        "not above 30 s, with best_effort when the prefill could begin. A worker shares the pool that its "
+        "label cache_pool names, '*' without one; the savings and costs of a fetch are then part of its "
+        "price. Must be equal in all replicas of a namespace.",
     )
     length_buckets: Annotated[tuple[TokenCount, ...], AfterValidator(_ascending)] = setting(
         ("64K", "256K", "1M"),
@@ -586,14 +583,14 @@ class PlacementSettings(SessionRules, PolicyRules):
         "is 1024. Any number of them. A worker belongs to the one that its label bucket names, by name "
         "(64K-256K) or number (0 is the shortest); without the label it takes any length, so nothing changes "
         "until a worker is labelled. Then requests longer than the last bound get 400, unless a worker takes "
-        "any length. The default is the published one; cacheway plan --buckets says what your traffic asks "
-        "for. Must be equal in all replicas of a namespace.",
+        "any length. The default is the published one; cacheway plan --buckets finds bounds for your "
+        "traffic. Must be equal in all replicas of a namespace.",
     )
 
 
 @dataclass(frozen=True, config=JUDGED)
 class AdmissionSettings(ServiceLevel, AdmissionRules):
-    """How much a worker is given before requests wait here."""
+    """Load up to which a worker gets requests before they wait here."""
 
 
 @dataclass(frozen=True, config=JUDGED)
@@ -609,9 +606,9 @@ class UpstreamSettings(UpstreamRules):
         tuple[ForwardedHeader, ...], Field(max_length=PATTERNS_MAX), AfterValidator(distinct)
     ] = setting(
         FORWARDED_HEADERS,
-        "Headers of clients that pass to workers: names, or the begin of names with * behind it. "
-        "docs/endpoints.md lists those that never pass. Keys pass only if neither the gateway nor "
-        "the fleet has one.",
+        "Headers of clients that pass to workers: names, or the beginning of names followed by *. "
+        "docs/endpoints.md lists those that never pass. Keys pass only if neither the gateway nor the fleet "
+        "has one.",
         allowed="names of headers such as x-team or anthropic-*",
         live=True,
     )
@@ -624,9 +621,9 @@ class UpstreamSettings(UpstreamRules):
     )
     continue_streams: Literal["off", "request", "all"] = setting(
         "request",
-        "Whether another worker continues a stream of plain text whose worker died: off, request (if the "
-        "client's header x-cacheway-continue is true), or all (unless that header is false). See "
-        "docs/failures.md for which requests, and for what engines must be able to do.",
+        "Let another worker continue a stream of plain text whose worker died: off, request (if the client's "
+        "header x-cacheway-continue is true), or all (unless that header is false). docs/failures.md lists "
+        "the requests and the abilities of engines that it needs.",
         live=True,
     )
     continue_models: Annotated[tuple[str, ...], AfterValidator(distinct)] = setting(
@@ -637,15 +634,14 @@ class UpstreamSettings(UpstreamRules):
     )
     continuations_max: int = setting(
         1,
-        "How often one stream is continued. Each time may cost another worker if the request itself is what "
-        "kills them.",
+        "Most continuations of one stream. Each may cost another worker if the request itself kills workers.",
         ge=1,
         le=10,
         live=True,
     )
     verify: bool = setting(
         True,  # noqa: FBT003 - a default, not a call's flag
-        "Whether the certificates of https workers are verified.",
+        "Verify the certificates of https workers.",
         flag="upstream-verify",
     )
     ca_file: str = setting(
@@ -683,8 +679,8 @@ class ReliabilitySettings(BreakerRules, RedispatchRules):
 
     stall_factor: float = setting(
         4.0,
-        "How much longer than predicted a prefill or decode worker may take for its part of a request that "
-        "two of them share. A worker that takes longer, and has shown no progress with anything else "
+        "Factor over the predicted time that a prefill or decode worker may take for its part of a request "
+        "that two of them share. A worker that takes longer, and has shown no progress with anything else "
         "meanwhile, has failed it, and the request is redispatched. Predictions are fitted to within a "
         "factor of two; before they are, nothing is given up. 0 turns it off.",
         ge=0,
@@ -692,7 +688,7 @@ class ReliabilitySettings(BreakerRules, RedispatchRules):
     )
     stall_floor_s: float = setting(
         10.0,
-        "What reliability.stall_factor adds to what it allows, in seconds: engines pause for seconds now and "
+        "Time added to what reliability.stall_factor allows, in seconds: engines pause for seconds now and "
         "then, to compile a kernel or a grammar.",
         flag="stall-floor-secs",
         gt=0,
@@ -734,13 +730,13 @@ class QueueSettings(RoomRules):
     )
     low_values_first: bool = setting(
         False,  # noqa: FBT003 - a default
-        "Whether a lower number is the more urgent priority, as vLLM has it. The default is SGLang's order.",
+        "Treat a lower number as the more urgent priority, as vLLM does. The default is SGLang's order.",
         flag="queue-low-values-first",
         live=True,
     )
     fairness_quantum_s: float = setting(
         1.0,
-        "How far a tenant or class may be ahead of its share before others that wait go first, in seconds of "
+        "Lead over its share that a tenant or class may have before others that wait go first, in seconds of "
         "its share of the fleet. Shorter is fairer, longer keeps the order by uncached work, and locality.",
         flag="queue-fairness-quantum-secs",
         gt=0,
@@ -748,7 +744,7 @@ class QueueSettings(RoomRules):
     )
     fairness_window_s: float = setting(
         60.0,
-        "Time over which service is compared, in seconds: nobody saves up more than that.",
+        "Time over which service is compared, in seconds: no flow saves up more than that.",
         flag="queue-fairness-window-secs",
         gt=0,
         le=3600,
@@ -770,12 +766,12 @@ class QueueSettings(RoomRules):
 
 @dataclass(frozen=True, config=JUDGED)
 class OffloadSettings(OffloadRules):
-    """Which requests are prefilled in another site than they are decoded in; needs fleet.links."""
+    """Requests that are prefilled in another site than they are decoded in; needs fleet.links."""
 
 
 @dataclass(frozen=True, config=JUDGED)
 class RoleSettings(RoleRules):
-    """The slow loop over how workers are shared between prefill and decode."""
+    """The slow loop that divides workers between prefill and decode."""
 
 
 @dataclass(frozen=True, config=JUDGED)
@@ -785,7 +781,7 @@ class SharedSettings(SharingRules):
 
 @dataclass(frozen=True, config=JUDGED)
 class TenancySettings(TenancyRules):
-    """How requests of different tenants are kept apart."""
+    """Separation of the tenants' requests."""
 
 
 @dataclass(frozen=True, config=JUDGED)
@@ -813,12 +809,12 @@ class ObservabilitySettings(RequestTraceRules, SpanRules, LogRules):
 
 @dataclass(frozen=True, config=JUDGED)
 class AdminSettings:
-    """Where the admin API listens, and who may use it."""
+    """Addresses of the admin API, and rights to use it."""
 
     host: str = setting(
         "127.0.0.1",
-        "Address of the admin API. The default keeps it on this machine. Any other needs something that lets "
-        "only some in: admin.tokens_file, server.api_key or tenancy.keys_file.",
+        "Address of the admin API. The default keeps it on this machine. Any other needs keys or tokens: "
+        "admin.tokens_file, server.api_key or tenancy.keys_file.",
         flag="admin-host",
         allowed="an address or a host name",
         pattern=r"^\S+$",
@@ -826,8 +822,8 @@ class AdminSettings:
     port: int = setting(
         29100,
         "Port of the admin API. 0: it is served on the data port, beside what is proxied, as the peers have "
-        "it. The default keeps it apart, so that who may send requests is not thereby close to changing the "
-        "fleet. Processes of --workers share it.",
+        "it. The default keeps it apart, so that clients of the data port do not reach it. Processes of "
+        "--workers share it.",
         flag="admin-port",
         ge=0,
         le=65535,
@@ -837,7 +833,7 @@ class AdminSettings:
         "",
         "YAML file of the names, roles and hashes of bearer tokens for the admin API, which `cacheway keys "
         "admin` makes; see docs/admin-api.md. Read again within two seconds of a change. Empty: the admin "
-        "API takes server.api_key, and everybody without one.",
+        "API asks for server.api_key, or for nothing if that is empty, too.",
         flag="admin-tokens-file",
     )
     allowed_hosts: tuple[str, ...] = setting(
@@ -873,12 +869,12 @@ class AdminSettings:
 
 @dataclass(frozen=True, config=JUDGED)
 class PickerSettings(PickerRules):
-    """How proxies are told where their requests go, by the endpoint-picker protocol."""
+    """Choice of workers for proxies, by the endpoint-picker protocol."""
 
 
 @dataclass(frozen=True, config=JUDGED)
 class ModelsSettings(ModelRules):
-    """Names that clients may ask for, and which models serve them."""
+    """Names that clients may ask for, and the models that serve them."""
 
 
 class Settings(BaseModel):
@@ -926,7 +922,7 @@ class Settings(BaseModel):
         )
         if self.admin.port and not asks and not is_loopback(self.admin.host):
             raise ValueError(
-                f"admin.host: the admin API would be open to whoever reaches {self.admin.host}; give "
+                f"admin.host: the admin API would be open to all that reach {self.admin.host}; give "
                 "admin.tokens_file or server.api_key, or leave it at 127.0.0.1"
             )
         if self.admin.port == self.server.port:

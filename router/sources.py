@@ -35,7 +35,7 @@ KEY_SHOWN = 100
 """Characters of a key that is none of ours."""
 
 _POLICIES = {f"placement.{name}" for name in ("policy", "prefill_policy", "shadow_policy", "own_policies")}
-"""Settings that take the name of an entry point for what it stands for."""
+"""Settings that take the name of an entry point for its value."""
 
 _SECRET = re.compile(r"API|KEY|TOKENS_FILE|SECRET|PASSW|AUTH|CREDENTIAL")
 
@@ -64,7 +64,7 @@ class Origin:
 class Loaded:
     """Effective settings, with the origin of each by dotted key.
 
-    ``note`` says what became of another router's command line (`router.peers`).
+    ``note`` reports on another router's command line (`router.peers`).
     """
 
     settings: Settings
@@ -138,7 +138,7 @@ def no_such_setting(key: str) -> str:
 
 
 def printable(key: str) -> str:
-    """Return the printable start of a key that somebody wrote."""
+    """Return the printable start of a key from a configuration."""
     return key[:KEY_SHOWN].encode("ascii", "backslashreplace").decode()
 
 
@@ -305,7 +305,7 @@ _MESSAGES = {
 
 
 def _explained(detail: ErrorDetails, offers: Mapping[str, _Offer]) -> str:
-    """Turn one of pydantic's errors into a sentence that says where, what, and what would be right."""
+    """Turn one of pydantic's errors into a sentence with the place, the mistake and the right form."""
     loc = [str(part) for part in detail["loc"]]
     own = detail["type"] == "value_error"
     what = str(detail["ctx"]["error"]) if own else _MESSAGES.get(detail["type"], detail["msg"])

@@ -52,7 +52,7 @@ class RenewedContext(ssl.SSLContext):
         self._signature = _signature(files)
         self._newest = make()
         self._look_s = time.monotonic()
-        # For those who ask the context and not a connection.
+        # For callers that ask the context and not a connection.
         self.check_hostname = self._newest.check_hostname
         self.verify_mode = self._newest.verify_mode
         return self

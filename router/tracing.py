@@ -17,9 +17,9 @@ class SpanRules:
 
     enable_trace: bool = setting(
         False,  # noqa: FBT003 - a default
-        "Whether requests are told as OpenTelemetry spans (queue, decision, prefill, hand-over, decode). The "
-        "client's traceparent is their parent, and the worker gets one of ours. Needs cacheway[tracing]. "
-        "Off, a client's traceparent passes through.",
+        "Report requests as OpenTelemetry spans (queue, decision, prefill, hand-over, decode). The client's "
+        "traceparent is their parent, and the worker gets one of ours. Needs cacheway[tracing]. Off, a "
+        "client's traceparent passes through.",
     )
     otlp_traces_endpoint: HttpUrl = setting(
         "http://localhost:4318",

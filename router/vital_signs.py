@@ -23,17 +23,17 @@ _MEMORY = Path("/proc/self/statm")
 REJECTIONS = frozenset(
     ("rejected", "request_expired", "request_displaced", "queue_full", "no_worker_available", "shutting_down")
 )
-"""Outcomes of requests that we sent away."""
+"""Outcomes of requests that the gateway rejected."""
 
 
 class VitalSigns:
     """Reader of the vitals.
 
     Args:
-        version: Of the gateway.
+        version: Version of the gateway.
         settings: Addresses of this process for clients and operators.
         gateway: Source of the log's, workers' and requests' figures.
-        loop_lag: Of the event loop.
+        loop_lag: Lag of the event loop.
         degraded: Returns a sentence for each part that does not work.
         wrote_snapshot: True if the newest snapshot is ours.
         monotonic_s: The local clock.

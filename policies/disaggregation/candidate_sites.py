@@ -1,7 +1,7 @@
 """The two sides of a request: workers whose KV stays in its site, and those from which it crosses a link.
 
 A prefill worker needs a decode worker in its own site, else in one that a configured link leads to; otherwise
-no worker decodes what it prefills. Workers that need no partner hand nothing over and are local. Without
+no worker decodes its own prefills. Workers that need no partner hand nothing over and are local. Without
 configured links sites mean nothing.
 """
 

@@ -45,7 +45,7 @@ TPOT_BASE_S, TPOT_REQUEST_S = 0.01, 0.0002
 """Seconds of a decode step, and of each request in it, before anything was observed: only order matters."""
 
 SLOPE_MIN = 1e-3
-"""Least share of a step's time that a request adds: else batches are all alike where none was large yet."""
+"""Least share of a step's time that a request adds: else all batches are equal where none was large yet."""
 
 CONTEXT_TOKENS = 8192.0
 """r: a guess; 0 would count nothing but tokens, and +inf nothing but requests."""
@@ -121,7 +121,7 @@ class DecodeSelector:
     def decode_view(
         self, pairing: Pairing, request: RequestView, kv: KvBytes, candidates: Candidates
     ) -> "DecodeView":
-        """View of the decode workers for a request, whose candidates carry what is cached where."""
+        """View of the decode workers for a request, with the cached blocks of each candidate."""
         return DecodeView(self, self.pools(pairing), request, kv, candidates)
 
     def open(self, pairing: Pairing, slots: Slots, now_us: int) -> NDArray[np.bool_]:
@@ -130,7 +130,7 @@ class DecodeSelector:
         return self.opened(pools, slots, [self._has_room(pool.slots, 1.0, now_us) for pool in pools.pools])
 
     def is_open(self, pairing: Pairing, slot: int, now_us: int, tokens: float = 1.0) -> bool:
-        """`open` of one candidate, for a request of so many tokens."""
+        """`open` of one candidate, for a request of this length in tokens."""
         pools = self.pools(pairing)
         number = pools.pool_of.item(slot)
         if number != ALONE:
@@ -138,7 +138,7 @@ class DecodeSelector:
         return not (pools.decodes.item(slot) and self.fleet.loads.inflight_requests.item(slot))
 
     def any_room(self, pairing: Pairing, tokens: float, now_us: int) -> bool:
-        """True if some decode worker has room for a request of so many tokens."""
+        """True if some decode worker has room for a request of this length in tokens."""
         return any(self._has_room(pool.slots, tokens, now_us) for pool in self.pools(pairing).pools)
 
     def by_site(self, pairing: Pairing, slots: Slots) -> CandidatesBySite | None:
@@ -228,7 +228,7 @@ class DecodeView:
         return self._pools.pool_of.item(slot) != ALONE
 
     def decoders(self, slot: int) -> Slots:
-        """Workers that may decode what the candidate in a slot begins: its partners, or itself."""
+        """Workers that may decode the prefill of the candidate in a slot: its partners, or itself."""
         number = self._pools.pool_of.item(slot)
         return np.array([slot]) if number == ALONE else self._pools.pools[number].slots
 
@@ -269,7 +269,7 @@ class DecodeView:
         return slots[self._decode_selector.opened(pools, slots, rooms)]
 
     def partner(self, chosen: Chosen) -> DecodePartner | None:
-        """The decode worker that ends what a prefill worker begins; None if the policy considers none."""
+        """The decode worker for a prefill worker's request; None if the policy considers none."""
         pool, columns, exposed_s, costs = self._priced(chosen)
         row = cheapest_row(self.request.key, pool.worker_hash, costs)
         return None if row is None else _partner(pool, columns, exposed_s, row)

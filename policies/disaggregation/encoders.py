@@ -17,8 +17,8 @@ LOAD_FACTOR = 1.25
 ``consistent_hash``."""
 
 BATCH = 8
-"""An encoder with fewer requests in flight is never full: it encodes so many together (SGLang,
-``SGLANG_ENCODER_MAX_BATCH_SIZE``)."""
+"""Requests that an encoder encodes together (SGLang, ``SGLANG_ENCODER_MAX_BATCH_SIZE``): with fewer in flight
+it is never full."""
 
 
 def choose_encoder(key: int, worker_hash: NDArray[np.uint64], inflight_requests: Floats) -> tuple[int, bool]:

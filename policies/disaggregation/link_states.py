@@ -1,4 +1,4 @@
-"""Whether a link has bandwidth to spare, by the signals of PrfaaS (arXiv:2604.15039, 3.4.3), with hysteresis.
+"""State of a link's bandwidth, by the signals of PrfaaS (arXiv:2604.15039, 3.4.3), with hysteresis.
 
     ABUNDANT ── utilisation, loss or wait above ──> SCARCE
     SCARCE ──── all of them well below ───────────> ABUNDANT
@@ -29,14 +29,14 @@ DOWN_LOSS_RATIO = 0.5
 """Share of failed transfers at which a link is down."""
 
 PROBE_S = 5.0
-"""So long after the last failure one transfer may try."""
+"""Seconds after the last failure until one transfer may try."""
 
 CALM_RATIO = 0.5
-"""Loss and wait are low again below this share of what was too much."""
+"""Share of the upper bounds below which loss and wait are low again."""
 
 
 class LinkState(StrEnum):
-    """How a link is."""
+    """State of a link."""
 
     ABUNDANT = "abundant"
     SCARCE = "scarce"
@@ -46,13 +46,13 @@ class LinkState(StrEnum):
 
 @dataclass(frozen=True)
 class LinkStateRules:
-    """When a link is in which state."""
+    """Bounds between the states of a link."""
 
     scarce_above: float = setting(
         0.7,
-        "Utilisation of a link, as a share of what KV may take of it, above which bandwidth is scarce: then "
-        "only the cache of the decode worker's site counts, and no cached prefix crosses. Below saturation, "
-        "since a queue grows before a link is full.",
+        "Utilisation of a link, as a share of the capacity that KV may take, above which bandwidth is "
+        "scarce: then only the cache of the decode worker's site counts, and no cached prefix crosses. Below "
+        "saturation, since a queue grows before a link is full.",
         flag="offload-scarce-above",
         gt=0,
         le=1,
@@ -70,9 +70,9 @@ class LinkStateRules:
     wait_s_max: float = setting(
         2.0,
         "Wait for a link, or for prefill workers of the other site, above which bandwidth counts as scarce "
-        "at any utilisation, in seconds; and by how much the queue of one site must be longer than the "
-        "other's for seconds to overrule the threshold. The default is about what a prompt of 32K tokens "
-        "takes to prefill on eight H200.",
+        "at any utilisation, in seconds; also the lead of one site's queue over the other's above which "
+        "seconds overrule the threshold. The default is about the time to prefill a prompt of 32K tokens on "
+        "eight H200.",
         flag="offload-wait-secs-max",
         gt=0,
         live=True,

@@ -1,6 +1,6 @@
 """Watches transfers over links, and publishes how the links are: goodput, loss, round trip.
 
-    begun ── prefilled ── arrived     in time: the link carries what was planned on it; late: it does not
+    begun ── prefilled ── arrived     in time: the link carries the planned rate; late: it does not
       └──────────┴─────── failed      a leg failed while the KV was under way
       └──────────┴─────── dropped     the client left, or a leg refused: no evidence on the link
 
@@ -8,7 +8,7 @@
 link carries R·T/took: TCP flows of equal weight all lose the same share. A transfer that is still late is
 evidence, too, so a dying link is noticed before anything fails. NIXL sends between the answer of the prefill
 leg and the first byte of the decode leg. SGLang and Mooncake send beside the prefill, whose own end is not
-seen, so only what is very late is the link's fault. Observations average with the newest `LinkMeasured` of
+seen, so only a very late transfer is the link's fault. Observations average with the newest `LinkMeasured` of
 any replica, and age: `policies.state.links` lets the capacity grow back.
 
 **Loss** is the averaged share of failed transfers. Failures at one worker count once in `FAILURE_US`, since
@@ -193,7 +193,7 @@ class LinkWatch:
         self._crossings.pop(request_id, None)
 
     def measured(self, site: str, connect_s: float) -> None:
-        """A health check connected to a worker of a site within so many seconds."""
+        """A health check connected to a worker of a site within ``connect_s`` seconds."""
         fleet = self._fleet
         link = link_name(site, fleet.rules.site)
         if link not in fleet.links.rules:
@@ -207,7 +207,7 @@ class LinkWatch:
             self._report(link, self._now_us(), None, fleet.links.loss_ratio(link), min(trips))
 
     def look(self) -> list[LinkTurn]:
-        """Publish what is late, and forget failures that are long past.
+        """Publish late transfers, and forget failures that are long past.
 
         Returns:
             Links that went down or are up again since the last look, whichever replica found it.
@@ -261,7 +261,7 @@ class LinkWatch:
             crossing.began_us = now_us - round(head.elapsed_s * 1e6)
 
     def _carried(self, crossing: _Crossing, took_s: float) -> float:
-        """Rate of the link if a transfer took so long because of it."""
+        """Rate of the link if it is the reason why a transfer took ``took_s``."""
         reserved, links = crossing.reserved, self._fleet.links
         own = reserved.kv_bytes / crossing.planned_s
         return (

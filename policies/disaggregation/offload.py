@@ -144,11 +144,11 @@ class OffloadVerdict(msgspec.Struct, frozen=True, gc=False):
         link_s: Seconds that the link would add to the time to the first token: wait, exposed transfer, round
             trip.
         local_s: Predicted time to the first token, locally.
-        utilisation: Of the link, smoothed.
+        utilisation: Smoothed utilisation of the link.
         local_others_s: Seconds that others would lose locally.
-        remote_others_s: In the other site and on the link.
+        remote_others_s: Seconds that others would lose in the other site and on the link.
         wait_s: The part of ``link_s`` that is the wait for room.
-        above_cap: True if more of its KV would leave in a second than may: it goes alone.
+        above_cap: True if more of its KV would leave per second than the cap allows: it goes alone.
     """
 
     remote: bool

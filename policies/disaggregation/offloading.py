@@ -100,7 +100,7 @@ class Offloading:
         """By link: ticket that its room was left to, since when, and when last."""
 
     def rehearsing(self) -> "Offloading":
-        """Return a copy that decides alike, and whose memory is its own."""
+        """Return a copy that decides the same, with a memory of its own."""
         other = Offloading(self._fleet, self.offload.rehearsing(), replica=self._replica)
         other._left_to = dict(self._left_to)
         return other
@@ -219,7 +219,7 @@ class Offloading:
         )
 
     def full_link(self, decode_view: DecodeView, chosen: Chosen, now_us: int) -> str:
-        """Link without room for what a prefill worker would send; empty if it has room.
+        """Link without room for the KV of a prefill worker; empty if it has room.
 
         The worker that takes a request may be another than the one by which its side was judged.
         """
@@ -308,7 +308,7 @@ def _others_s(candidates: Candidates, chosen: Chosen, line: Line) -> float:
 
 
 def _crossing(offer: Offer, decode_view: DecodeView, chosen: Chosen) -> Offer:
-    """Add what would cross the link: all of the KV but what the decode side holds."""
+    """Add the KV that would cross the link: all but the decode side's cached part."""
     overlap_ratio = decode_view.overlap_ratio(chosen.slot)
     if not decode_view.kv.known:
         return msgspec.structs.replace(offer, overlap_ratio=overlap_ratio)

@@ -210,7 +210,7 @@ class ThroughputModel:
         decode_per_s = np.array([self._decode_per_s(split) for split in splits])
         served = np.minimum(prefills_per_s, decode_per_s[:, None])
         most = served.max()
-        # Of equal throughputs the one whose prefill has most to spare, and then the one that sends least.
+        # Among equal throughputs, the split with most spare prefill wins, then the one that sends least.
         spare = np.where(served >= most * (1 - _EVEN), prefills_per_s, -1.0)
         even = spare >= spare.max() * (1 - _EVEN)
         split_number, cut = divmod(int(np.flatnonzero(even)[-1]), len(self.thresholds))
@@ -268,7 +268,7 @@ class _Part:
         self._mean_of_times = mean_of_times
         self._above = above
         self._requests = self._sum(np.ones_like(lengths.tokens))
-        # Of all in the same order of addition, so that all are exactly 1.
+        # All are added in the same order, so that all shares are exactly 1.
         self.share = self._requests / self._requests.max()
         self.tokens = self._mean(lengths.tokens)
 

@@ -163,7 +163,7 @@ class PairDecider(Decider):
             placing = Placing(everyone, place(view, everyone, policy))
         else:
             if everyone.queue is not None:
-                # `_line` compares what waits on the sides of a link.
+                # `_line` compares the tickets on the sides of a link.
                 everyone = replace(everyone, queue=replace(everyone.queue, tickets=None))
             placing = self.offloading.place(
                 everyone, by_site, decode_view, policy, bucket, line_of, failed=failed

@@ -108,7 +108,7 @@ def _load(
     room = sum(batches[one.worker.worker_class] for one in decode)
     busy, backlog_s = 0.0, 0.0
     if prefill:
-        # Ranks share their engine: what they have adds up.
+        # Ranks share their engine: their values add up.
         slots = np.concatenate(prefill)
         busy = float(fleet.loads.rates(now_us)[1][slots].sum()) / len(prefill)
         backlog_s = float(fleet.loads.backlog_s(slots, now_us).sum()) / len(prefill)

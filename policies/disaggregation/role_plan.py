@@ -52,7 +52,7 @@ SHARE_TURNED = 0.05
 """Share of the workers at home that turn at a time; at least one does."""
 
 STEP_GAIN_MIN = 0.01
-"""Least gain of a step, whatever lies behind it."""
+"""Least gain of a step, regardless of the steps after it."""
 
 BUSY_RATIO_MIN = 0.5
 """A less busy stage is no bottleneck. [guess] half is far from saturation, where waits begin."""
@@ -85,10 +85,10 @@ class RoleRules:
 
     mode: Literal["off", "recommend", "apply"] = setting(
         "recommend",
-        "What becomes of the best shares of prefill and decode workers that one replica works out from what "
-        "came lately. recommend: GET /roles and a log line tell them. apply: convertible workers (label "
-        "convertible=true) also change their roles: they drain, switch and come back. off: nothing is worked "
-        "out, and the threshold of remote prefill stays as set. The default changes nothing by itself.",
+        "Use of the best shares of prefill and decode workers, which one replica computes from recent "
+        "requests. recommend: GET /roles and a log line tell them. apply: convertible workers (label "
+        "convertible=true) also change their roles: they drain, switch and come back. off: nothing is "
+        "computed, and the threshold of remote prefill stays as set. The default changes nothing by itself.",
         flag="roles",
         live=True,
     )
@@ -101,8 +101,8 @@ class RoleRules:
     )
     dwell_s_min: float = setting(
         600.0,
-        "Shortest time between two changes of roles, in seconds. Much longer than a drain and a cold cache "
-        "cost.",
+        "Shortest time between two changes of roles, in seconds. Much longer than a drain and the warm-up of "
+        "a cold cache.",
         flag="roles-dwell-secs-min",
         ge=0,
         live=True,
@@ -224,7 +224,7 @@ class RoleVerdict:
     forgets: bool = False
 
     def plan(self, current: OffloadPlan | None, replica: str, now_us: int) -> OffloadPlan | None:
-        """Plan for the log; it continues what the current one remembers of changes. None if there is none."""
+        """Plan for the log; it continues the current one's memory of changes. None if there is none."""
         now, best = self.now, self.best
         base = current if current is not None else OffloadPlan(0, "")
         if now is None and (not self.forgets or base.threshold_tokens < 0):
@@ -390,7 +390,7 @@ class _Fleet:
                 yield member
 
     def _after(self, name: str, count: int, role: str) -> Throughput:
-        """Throughput after so many workers of a class have turned into a role."""
+        """Throughput after ``count`` workers of a class have turned to a role."""
         counts = self._counts.copy()
         counts[name, role] += count
         counts[name, _other(role)] -= count

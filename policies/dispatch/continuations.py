@@ -1,32 +1,32 @@
-"""What SGLang's answers leave reusable, told once it is known that prompts here continue them.
+"""The reusable blocks behind SGLang's answers, once it is known that prompts here continue the answers.
 
 An SGLang engine keeps the window or the state at the end of an answer (`radix.windows`), and none at the last
-whole block of the gateway's before it. Whether the next prompt of a conversation continues it is the client's
-doing: some leave out what the model thought, some edit, and a router sees no more than that blocks agree. The
-engine's ``cached_tokens`` says it afterwards, exactly:
+whole block of the gateway's before it. The client decides if the next prompt of a conversation continues it:
+some leave out the reasoning, some edit, and a router sees only that blocks agree. The engine's
+``cached_tokens`` says it afterwards, exactly:
 
     prompt before        |------------------------|~~~~ answer ~~~~|
     cached tokens            ^ neither          ^ its end      ^ the answer too
 
-What the follow-up of a conversation showed is believed of its next turn; of a first turn, what most
-follow-ups at this replica showed lately. What is believed goes into the log (`radix.EndReach`), so all
-replicas expect the same.
+The next turn of a conversation is expected to behave as its last follow-up; a first turn, as most follow-ups
+at this replica did lately. The log carries the expectation (`radix.EndReach`), so all replicas expect the
+same.
 """
 
 from radix import HASH_BYTES, PAGE_TOKENS, AttentionProfile, EndReach
 
 REMEMBERED_MAX = 65_536
-"""Most prompts whose follow-up is recognised; of a fleet's conversations the newest."""
+"""Most prompts whose follow-up is recognised; the newest conversations of a fleet."""
 
 MEMORY = 8
-"""Shares are of about the last so many follow-ups."""
+"""Latest follow-ups that the shares rest on, about."""
 
 BELIEVED_MIN = 0.5
 """Share from which on continuing is more likely than not."""
 
 
 class Continuations:
-    """What follow-ups showed at this replica; it changes nothing but by what it returns."""
+    """Observed follow-ups at this replica; its return values are its only effect."""
 
     def __init__(self) -> None:
         self._ended: dict[bytes, tuple[int, int, int]] = {}  # prompt, where it and its answer can be gone on
@@ -47,10 +47,10 @@ class Continuations:
 
         Args:
             path: Packed hashes of the prompt.
-            matched_blocks: What its worker held of it.
+            matched_blocks: Blocks of the prompt that its worker held.
             lengths: Tokens of the prompt, and all that were computed.
             cached_tokens: Part of the prompt that the engine reused.
-            profile: Of the model.
+            profile: Attention profile of the model.
             tail_tokens: Length of the prompt behind its last whole block.
             branched: See `AttentionProfile.answer_end`.
 
@@ -74,7 +74,7 @@ class Continuations:
         return block, prompt_tokens
 
     def _seen(self, before: tuple[int, int, int] | None, cached_tokens: int) -> tuple[float, float]:
-        """How far prompts continue: the prompt before, and its answer; what this one says itself counts."""
+        """Shares of prompts that continue the prompt before, and its answer; this one's own report counts."""
         prompts, answers = self._prompts, self._answers
         if before is not None:
             prompt_tokens, prompt_end, end = before

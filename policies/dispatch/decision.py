@@ -128,8 +128,8 @@ class DeciderParts:
     """Parts of a replica that its decisions rest on.
 
     ``next_attempt_id`` makes ids that are unique in the log. ``limits`` gives the ascending token limits that
-    some workers of a model have and others exceed; None: all are alike. ``dialect`` gives the engine whose
-    rule of windows and states the worker in a slot follows; None if that is unknown.
+    some workers of a model have and others exceed; None if all have the same. ``dialect`` gives the engine
+    whose rule of windows and states the worker in a slot follows; None if that is unknown.
     """
 
     fleet: FleetState
@@ -163,7 +163,7 @@ class Decider:
         self._expected_output_tokens = float(rules.expected_output_tokens)
 
     def rehearsing(self, witness: ShadowObserver, policy: Policy | None = None) -> "Decider":
-        """Return a copy that decides alike, or by another policy, tells the witness and changes nothing."""
+        """Return a copy that decides the same, or by another policy; it informs only the witness."""
         rules = self.rules
         if policy is not None:
             rules = msgspec.structs.replace(rules, policy=policy, prefill_policy=None)
@@ -294,7 +294,7 @@ class Decider:
         sglang = windowed and (asked.profile.dialect or self._parts.dialect(slot)) == "sglang"
         ends = windowed
         if sglang and parsed.paths:
-            # Of a prompt that ends inside a block, or leaves what is held, its answer shows the end.
+            # The answer shows the end of a prompt that ends inside a block, or leaves the held blocks.
             tail_tokens = view.prompt_tokens - len(parsed.paths[0]) // HASH_BYTES * tokens_per_block
             ends = junction_blocks <= safe_blocks and tail_tokens < PAGE_TOKENS
         attempt = Attempt(

@@ -57,15 +57,15 @@ class ServiceLevel:
     )
     ttft_slo_s_per_1k_tokens: float = setting(
         0.0,
-        "What is added to admission.ttft_slo_s for each 1,000 tokens of the prompt, in seconds.",
+        "Time added to admission.ttft_slo_s for each 1,000 tokens of the prompt, in seconds.",
         flag="ttft-slo-secs-per-1k-tokens",
         ge=0,
         live=True,
     )
     tpot_slo_s: float = setting(
         0.0,
-        "Time per output token that is promised, in seconds: a request is rejected (429) if so many would be "
-        "decoding when its prefill ends that it misses it. 0: no request is rejected for it.",
+        "Time per output token that is promised, in seconds: a request is rejected (429) if it would miss it "
+        "beside the requests that will be decoding when its prefill ends. 0: no request is rejected for it.",
         flag="tpot-slo-secs",
         ge=0,
         live=True,
@@ -122,7 +122,7 @@ class Outlook(msgspec.Struct, frozen=True, gc=False):
 
 
 class EarlyRejection:
-    """Judges requests by promises; ``decode_fit`` is what was learned of decode, by worker class."""
+    """Judges requests by promises; ``decode_fit`` is the learned decode model, by worker class."""
 
     def __init__(
         self, level: ServiceLevel, fleet: FleetState, decode_fit: Callable[[str], DecodeFit]

@@ -1,4 +1,4 @@
-"""What answers teach: token counts, what was really cached, how fast workers are.
+"""Learn from answers: token counts, really cached tokens, speeds of workers.
 
 Learned values go into the shared log, so that all replicas price with the same numbers, but not
 with every answer: a change must be worth saying (``CHANGE_MIN``) and the last word a second old.
@@ -49,15 +49,15 @@ INTERVAL_US = 1_000_000
 """Shortest time between two words about the same value; about one that replicas share, of all replicas."""
 
 MEMORY_TOKENS = 200_000
-"""Bytes per token is the average over about the last so many prompt tokens. Tokens, not answers: a
-thousand one-line prompts, mostly chat template, say little about the one that fills the cache."""
+"""Latest prompt tokens over which bytes per token are averaged, about. Tokens, not answers: a thousand
+one-line prompts, mostly chat template, say little about the one that fills the cache."""
 
 PRIOR_TOKENS = 1_000
-"""What the estimate weighs before the first answer, so that a single odd one cannot overturn it."""
+"""Weight of the estimate before the first answer, so that a single odd answer cannot overturn it."""
 
 TEXT_SLACK = 1.25
-"""How much denser in tokens the start of a text may be than its whole: prose takes 4 to 5 bytes per token,
-code and JSON 3 to 4."""
+"""Factor by which the start of a text may be denser in tokens than its whole: prose takes 4 to 5 bytes per
+token, code and JSON 3 to 4."""
 
 BYTES_PER_TOKEN_RANGE = (0.25, 64.0)
 """Outside of it an answer counts something else than the prompt's text (images, truncated inputs)."""
@@ -74,24 +74,24 @@ FITTED_MIN = 32
 machines up to thirty times slower than the profile says (`policies.estimates.costs.PRIOR_START`)."""
 
 TOLD_OBSERVATIONS = 100
-"""What the word of a version weighs that does not say how many observations it stands for."""
+"""Weight of a word from a version that does not say how many observations its word stands for."""
 
 UNSAID_MAX = 64
 """Own observations that are kept until they are said: they are added to what another replica says first."""
 
 FITTED_REACH = 2.0
-"""So many times as long as the longest of them a prompt may be: only long ones show how the price of a token
-grows with its context."""
+"""A prompt may be this many times as long as the longest observed one: only long ones show how the price of a
+token grows with its context."""
 
 FLUSHED_BLOCKS = 4
 """Length of a prediction whose complete failure says something about the worker's cache as a whole."""
 
 FLUSHED_ANSWERS = 3
-"""So many such failures, one after the other: a cache that was flushed, not one that evicts."""
+"""Number of such failures in a row: a cache that was flushed, not one that evicts."""
 
 FRESH_US = 10_000_000
-"""How recently this worker must have answered a prompt with the same start. No engine evicts what it used so
-lately, unless its cache is too small to be worth remembering."""
+"""Age up to which an answer of this worker to a prompt with the same start counts. No engine evicts blocks
+that it used so lately, unless its cache is too small to be worth remembering."""
 
 FRESH_MAX = 64
 """Starts of prompts remembered per worker."""
@@ -102,9 +102,9 @@ class Usage(msgspec.Struct, frozen=True, gc=False):
 
     Attributes:
         prompt_tokens: Prompt length.
-        cached_tokens: Of these, taken from the KV cache; None if the engine does not say.
+        cached_tokens: Prompt tokens taken from the KV cache; None if the engine does not say.
         completion_tokens: Tokens generated; None if the engine does not say.
-        possible: Whether the counts can be. Of others nothing is learned.
+        possible: True if the counts can be right. Other counts teach nothing.
     """
 
     prompt_tokens: int
@@ -118,14 +118,14 @@ class Attempt(msgspec.Struct, frozen=True, gc=False):
 
     Attributes:
         request_id: Id of the attempt in the log.
-        worker_id: Where it went.
-        chosen: What was predicted.
+        worker_id: Worker that it was sent to.
+        chosen: Predictions for this worker.
         placed_us: Log time of the placement.
         guard_us: Log time of the oldest prefill that was unfinished then: blocks inserted since
             may not have been computed yet, so their absence proves nothing. The placement's own if none was.
         tokens_per_block: Estimate used for the paths.
         started_s: Monotonic seconds when it was sent.
-        windowed: Whether the model has sliding windows or linear states.
+        windowed: True if the model has sliding windows or linear states.
         used_us: Log time at which the worker had last used the predicted match; 0 if none was predicted.
         sglang: Profile of a model with windows or states, on a worker where SGLang's rule applies; else None.
     """
@@ -143,15 +143,15 @@ class Attempt(msgspec.Struct, frozen=True, gc=False):
 
 
 class _Answers:
-    """What one worker answered lately, to find out that it has lost everything.
+    """Latest answers of one worker, to find out that it has lost its whole cache.
 
     Attributes:
-        fresh: When it last answered a prompt that starts with these blocks, the latest last.
-        reuses: Whether it had something cached since it was last thought to have lost everything.
+        fresh: Time of its last answer to a prompt that starts with these blocks, the latest last.
+        reuses: True if it had something cached since the last supposed loss.
         failures: Predictions in a row that failed completely.
-        since_us: When the first of them was placed.
-        failed_us: When the last of them was answered.
-        prompt_tokens: Of all that it told the cached part of.
+        since_us: Log time at which the first of them was placed.
+        failed_us: Log time at which the last of them was answered.
+        prompt_tokens: Tokens of all prompts whose cached part it told.
         cached_tokens: That part.
     """
 
@@ -174,9 +174,9 @@ E = TypeVar("E", ServiceFit, EarlyEnds)
 
 
 class _Share(Generic[E]):
-    """What this replica adds to an estimate that all replicas share by a register.
+    """Contribution of this replica to an estimate that all replicas share by a register.
 
-    The estimate goes on from the newest word, whoever said it, and adds what was observed here since. So a
+    The estimate goes on from the newest word of any replica, and adds what was observed here since. So a
     replica that starts goes on from what the fleet has learned, and the newest word is an average over all.
 
     Attributes:
@@ -195,7 +195,7 @@ class _Share(Generic[E]):
         self.silent = 0
 
     def heard(self, word: Fitted | EarlyRatio | None) -> bool:
-        """Whether a word is another one than the estimate goes on from."""
+        """Return True, and note the word, if the estimate does not go on from it already."""
         if word is None or self.word == (word.at_us, word.replica):
             return False
         if self.word is None and not self.unsaid and (word.observations or TOLD_OBSERVATIONS) >= FITTED_MIN:
@@ -218,9 +218,9 @@ class _Seen:
     """Prompt bytes and tokens of one model, as `_Share` has them of other estimates.
 
     Attributes:
-        bytes: Of about the last `MEMORY_TOKENS`, of all replicas.
+        bytes: Bytes of about the last `MEMORY_TOKENS`, of all replicas.
         tokens: The same prompts' tokens.
-        unsaid_bytes: Of prompts that were answered here and that no word has yet.
+        unsaid_bytes: Bytes of prompts that were answered here and that no word has yet.
         unsaid_tokens: Their tokens.
         word: Log time and replica of the word that the mean goes on from; None if there was none.
     """
@@ -236,9 +236,9 @@ class Feedback:
     """Turns answers into operations.
 
     Args:
-        fleet: What is known of the workers.
-        log: Hears what is learned.
-        bytes_per_token: Of a model that nobody has learned yet.
+        fleet: State of the workers.
+        log: Publishes learned values.
+        bytes_per_token: Bytes per token of a model without observations.
 
     Attributes:
         bytes_per_token_default: As given.
@@ -274,7 +274,7 @@ class Feedback:
         return fit
 
     def knows_prefills(self, worker_class: str, tokens: int) -> bool:
-        """Whether this replica has seen enough of a worker class to predict a prefill of so many tokens."""
+        """True if this replica has seen enough of a worker class to predict a prefill of this length."""
         share = self._fits.get(worker_class)
         fit = None if share is None else share.estimate
         return (
@@ -282,7 +282,7 @@ class Feedback:
         )
 
     def understood(self, worker_id: str, usage: Usage) -> Usage:
-        """Read a missing ``cached_tokens`` as what the worker means by it.
+        """Read a missing ``cached_tokens`` as the worker means it.
 
         SGLang leaves it out when nothing was cached, and an engine that was not told to report it leaves it
         out always. A worker that has ever reported it means zero.
@@ -312,17 +312,17 @@ class Feedback:
     ) -> bool:
         """Learn from a complete answer to a single prompt.
 
-        What is reported of a batch may be about one of its prompts only.
+        A report on a batch may be about one of its prompts only.
 
         Args:
-            request: What was asked.
-            attempt: How it was placed.
-            usage: What the engine reported.
+            request: The request's facts.
+            attempt: Its placement.
+            usage: Counts that the engine reported.
             ttft_s: Seconds from sending to the end of the prefill, which the first body byte marks; None if
                 nothing does (an answer that is not streamed).
             now_us: Log time.
             decode_s: Seconds from the first body byte to the last, of an answer that is streamed.
-            decodes: Whether this worker also decoded the answer.
+            decodes: True if this worker also decoded the answer.
 
         Returns:
             True if the answer shows that the worker has lost its whole cache.
@@ -351,7 +351,7 @@ class Feedback:
         predicted_s = chosen.estimated_ttft_s - chosen.transfer_s
         if predicted_s - chosen.service_s <= IDLE_BACKLOG_S:
             cached = chosen.safe_tokens if usage.cached_tokens is None else usage.cached_tokens
-            # The class learns what its other workers would have taken.
+            # The class learns the time that its other workers would have taken.
             class_s = ttft_s / self._fleet.columns.slowdown(worker.slot)
             if attempt.guard_us >= attempt.placed_us:  # nor was a late one under way
                 self._learn_slowdown(worker, usage.prompt_tokens, cached, ttft_s, now_us)
@@ -366,9 +366,9 @@ class Feedback:
         """Learn from an answer that one worker prefilled and this one decoded.
 
         Args:
-            worker_id: Of the decode worker.
-            decode_s: From its first token to its last.
-            tokens: That it has.
+            worker_id: Id of the decode worker.
+            decode_s: Seconds from its first token to its last.
+            tokens: Tokens of the answer.
             now_us: Log time.
         """
         worker = self._fleet.worker(worker_id)
@@ -381,7 +381,7 @@ class Feedback:
         return (0, 0) if answers is None else (answers.prompt_tokens, answers.cached_tokens)
 
     def abandoned(self, request: RequestFacts, attempt: Attempt) -> None:
-        """A placement failed before its first token: what it inserted on trust is taken out again."""
+        """Take out the blocks inserted on trust by a placement that failed before its first token."""
         if len(request.paths) != 1:
             return
         path = request.paths[0]
@@ -392,22 +392,22 @@ class Feedback:
     def _correct_tree(
         self, request: RequestFacts, attempt: Attempt, prompt_tokens: int, cached_tokens: int, now_us: int
     ) -> None:
-        """Trim what the worker no longer had when the request arrived.
+        """Trim the blocks that the worker no longer had when the request arrived.
 
-        The request's own path is held again by now, and was used later than what is trimmed; what
-        goes are older branches below the first block that was missing: other sessions with the same
-        start. So a shortfall must be more than an error of the estimate: blocks are measured in this
-        prompt's own tokens, with `TEXT_SLACK` for text.
+        The request's own path is held again by now, and was used later than the trimmed blocks; these are
+        older branches below the first missing block: other sessions with the same start. So a shortfall
+        must be more than an error of the estimate: blocks are measured in this prompt's own tokens, with
+        `TEXT_SLACK` for text.
 
-        A worker that fetched nothing of what its pool was believed to hold says that about the pool. One
-        that fetched a part does not: engines stop a fetch when the prefill can begin.
+        If a worker fetched nothing of the blocks that its pool was believed to hold, the pool lacks them. A
+        part proves nothing: engines stop a fetch when the prefill can begin.
 
         A shortfall of a model with windows or states says nothing about blocks: mostly they are there, and
         the window at the predicted boundary is not (`radix.windows`). So only the ends go from which it did
-        not go on; taking away from the first block on lost a third of all reuse on conversations
+        not go on; trimming from the first block on lost a third of all reuse on conversations
         (docs/policy-study.md).
 
-        Of token ids on a worker whose engine says itself what it removes, nothing is taken.
+        Nothing is trimmed for token ids on a worker whose engine reports removed blocks itself.
         """
         chosen = attempt.chosen
         estimated_tokens = max(chosen.safe_tokens + chosen.uncached_tokens, 1)
@@ -467,7 +467,7 @@ class Feedback:
     def _learn_capacity(
         self, path: bytes, attempt: Attempt, predicted_blocks: int, held_blocks: int, now_us: int
     ) -> None:
-        """Learn how much the worker keeps, if its engine does not say itself what it removes.
+        """Learn how much the worker keeps, if its engine does not report removed blocks itself.
 
         Nothing is learned of blocks that were used so lately that they may not have been computed yet (the
         guard).
@@ -491,7 +491,7 @@ class Feedback:
         elif not at_us and (believed := fleet.cache_tokens(worker)):
             known = believed / block_tokens
         blocks = learned_blocks(known, reuse)
-        if blocks != known:  # no worker's answers raise it beyond what it says, or what can be said
+        if blocks != known:  # answers raise it only to the worker's report, or the bound
             blocks = min(blocks, (fleet.reported_tokens(worker) or TOKENS_MAX) / block_tokens)
         if blocks == known:
             return
@@ -503,15 +503,15 @@ class Feedback:
             self._publish(CapacityLearned(worker_id, now_us, self._replica, tokens))
 
     def _says_itself(self, request: RequestFacts, attempt: Attempt) -> bool:
-        """Whether the worker's engine says what it has of a prompt (`state.slot_registers`): not of text."""
+        """True if the worker's engine reports the prompt's blocks (`state.slot_registers`): not of text."""
         return request.prompt_token_ids > 0 and self._fleet.tracks(attempt.worker_id)
 
     def _notice_flush(self, path: bytes, attempt: Attempt, cached_tokens: int, now_us: int) -> bool:
-        """Forget what a worker held, if of several prompts in a row nothing was cached that must have been.
+        """Forget a worker's blocks if several prompts in a row found nothing cached that must have been.
 
-        Must: the worker, which does reuse what it has, had answered a prompt with this start a moment ago,
+        Must: the worker, which does reuse its blocks, had answered a prompt with this start a moment ago,
         and had no prefill under way when this one was sent. In a row: one was sent after the other
-        was answered, since what failed together may have waited for one prefill together.
+        was answered, since requests that failed together may have waited for one prefill together.
         """
         if len(path) < 8 * FLUSHED_BLOCKS or (answers := self._reporting.get(attempt.worker_id)) is None:
             return False
@@ -645,7 +645,7 @@ class Feedback:
         """Learn how long fetches from the worker's pool take, from the part of one that came in time."""
         chosen, pool = attempt.chosen, self._fleet.pool_of(attempt.worker_id)
         came = cached_tokens - (chosen.safe_tokens - chosen.fetched_tokens)
-        if pool is None or came < 0:  # It lacks what it was to have itself, which says nothing of the pool.
+        if pool is None or came < 0:  # It lacks blocks of its own cache, which says nothing of the pool.
             return
         at_us, factor = self._fetches.get(pool, (0, 1.0))
         told = self._fleet.registers.newest(FetchTime, pool)

@@ -1,7 +1,7 @@
 """Followers: requests whose prefix another request is just prefilling on the worker that they would go to.
 
 The tree holds a prompt from the moment it is placed (`policies.fleet.fleet`), so requests with the same start
-meet on one worker, and a follower is priced as if it found what its *leader* prefills. The engine decides
+meet on one worker, and a follower is priced as if it found its *leader*'s blocks. The engine decides
 whether it does (wire.md 2):
 
 * vLLM shares blocks that are being prefilled. A follower may go at once.

@@ -49,9 +49,9 @@ class PolicyRules:
     )
     shadow_policy: str = setting(
         "",
-        "A second policy that is asked about a share of the requests and never obeyed: how often it agrees, "
-        "and what its choices would change by the service-time model, is in GET /shadow and in the metrics "
-        "cacheway_shadow_*. Empty: none is asked, which costs nothing.",
+        "Second policy that is asked about a share of the requests and never obeyed. GET /shadow and the "
+        "metrics cacheway_shadow_* tell how often it agrees, and the effect of its choices by the "
+        "service-time model. Empty: none is asked, which costs nothing.",
         choices=("", *POLICIES),
         or_pattern=OWN_POLICY,
         allowed=_ALLOWED,

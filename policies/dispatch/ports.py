@@ -69,16 +69,16 @@ class LaneSides(Protocol):
 
 
 class PartnerRoom(Protocol):
-    """Room of the workers that end what others begin (`policies.disaggregation.decode_selection`)."""
+    """Room of the decode workers of split requests (`policies.disaggregation.decode_selection`)."""
 
     def open(self, pairing: Pairing, slots: Slots, now_us: int) -> NDArray[np.bool_]:
         """Return True for each worker that needs no partner, or has one with room."""
 
     def is_open(self, pairing: Pairing, slot: int, now_us: int, tokens: float) -> bool:
-        """Return the same of one worker, for a request of so many tokens."""
+        """Return the same of one worker, for a request of this length in tokens."""
 
     def any_room(self, pairing: Pairing, tokens: float, now_us: int) -> bool:
-        """Return True if a partner has room for so many tokens."""
+        """Return True if a partner has room for these tokens."""
 
     def by_site(self, pairing: Pairing, slots: Slots) -> LaneSides | None:
         """Return the workers by the link that their KV crosses; None if none crosses one."""

@@ -68,7 +68,7 @@ class _Groups:
     """Workers by the lanes that they serve; group 0 serves none.
 
     Attributes:
-        lanes: Of each group.
+        lanes: Lanes of each group.
     """
 
     def __init__(self, members: Sequence[tuple[str, Sequence[Slots]]]) -> None:
@@ -79,7 +79,7 @@ class _Groups:
             inside = np.zeros(rows, dtype=np.bool_)
             for slots in parts:
                 inside[slots] = True
-            # Of each group the workers inside become another one.
+            # The workers inside leave their group for a new one.
             parted = np.unique(self._numbers[inside])
             numbers = np.zeros(len(self.lanes), dtype=np.intp)
             numbers[parted] = np.arange(len(self.lanes), len(self.lanes) + len(parted))
@@ -163,7 +163,7 @@ class Lanes:
         return slots if open_.all() else slots[open_]
 
     def is_open(self, slot: int, now_us: int, tokens: float = 1.0) -> bool:
-        """True if `open` would return this one, for a request of so many tokens."""
+        """True if `open` would return this one, for a request of this length in tokens."""
         if not self.pairs or self._partners is None:
             return True
         pairings = (self._current[lane].pairing for lane in (*self.of(slot), *self.beyond(slot)))
@@ -172,7 +172,7 @@ class Lanes:
         )
 
     def can_decode(self, lane: str, tokens: float, now_us: int) -> bool:
-        """True if a decode worker has room for a request of a lane that has so many tokens."""
+        """True if a decode worker has room for a request of a lane and this length in tokens."""
         pairing = self._pairing_of(lane)
         return (
             pairing is not None

@@ -42,8 +42,8 @@ class RedispatchRules:
 
     retry_max_retries: int = setting(
         5,
-        "How often a request that failed before the first byte of its answer is redispatched. The default "
-        "is the peers'; no worker gets the same request twice while another can take it.",
+        "Most redispatches of a request that failed before the first byte of its answer. The default is the "
+        "peers'; no worker gets the same request twice while another can take it.",
         ge=0,
         le=100,
         live=True,

@@ -50,7 +50,7 @@ class RequestFacts(Protocol):
 
     @property
     def computes_all(self) -> bool:
-        """True if engines compute the whole prompt, whatever they have cached of it."""
+        """True if engines compute the whole prompt, even its cached part."""
 
 
 class BareRequest(msgspec.Struct, frozen=True, gc=False):

@@ -19,7 +19,7 @@ backlog also drains with time. While a worker has room:
   cheaper than waiting; if not, it is offered no idle worker for ``ask_s``.
 * It is another replica's, which sees the same. If that leaves the room unused for the grace time, the best of
   the remaining replicas is next, ours or not: were it the best of ours, each replica would send one. The
-  time begins anew when a prefill there ends: then those may go that declined.
+  time begins again when a prefill there ends: then those may go that declined.
 
 A request that declines (its worker is another now, or it waits for a leader) leaves the room to the next one.
 
@@ -195,8 +195,8 @@ class RoomRules:
     size: int = setting(
         10_000,
         "Requests that may wait, over all replicas; more are rejected with 429 and a Retry-After of the time "
-        "that those who wait will take. 0 lets none wait: what no worker has room for is rejected. The "
-        "default only keeps memory bounded; queue.timeout_s ends long waits.",
+        "that the waiting ones will take. 0 lets none wait: a request without room at a worker is rejected. "
+        "The default only keeps memory bounded; queue.timeout_s ends long waits.",
         flag="queue-size",
         ge=0,
         live=True,
@@ -212,10 +212,10 @@ class RoomRules:
     )
     drain_s_max: float = setting(
         0.0,
-        "Predicted time that the workers of a model need for its waiting requests, in seconds; further "
-        "requests are rejected. It bounds how long an overload lasts: 10 recovers in ten seconds and "
-        "rejects more of a burst. 0, the default, turns the bound off: the gateway rejects by a prediction "
-        "only if you ask for it.",
+        "Predicted time in which the workers of a model serve its waiting requests, in seconds; beyond it "
+        "requests are rejected. It is also the time to recover from an overload: 10 recovers in ten seconds, "
+        "and rejects more of a burst. 0, the default, turns the bound off: no request is rejected for a "
+        "prediction unless you ask for it.",
         flag="queue-drain-secs-max",
         ge=0,
         live=True,

@@ -12,8 +12,8 @@ Systems Journal 9(2), 1970: an LRU cache of C blocks has it if the distance is a
     much more than predicted     a block that the tree had evicted is there: go up by `RISE`
     as predicted                 unchanged
 
-One answer proves little (the block may have gone for another reason), hence the steps. Where both happen
-equally often they balance, a little below the real capacity.
+One answer proves little (the block may have gone for another reason), so the steps are small. Where both
+happen equally often they balance, a little below the real capacity.
 """
 
 from typing import NamedTuple
@@ -61,7 +61,7 @@ def learned_blocks(capacity_blocks: float, reuse: Reuse) -> float:
     if not reuse.is_short:
         return capacity_blocks
     lost = reuse.predicted - reuse.cached
-    # An engine that has lost the head of a prompt has lost its use of the rest, however much of it is left.
+    # An engine that has lost the head of a prompt cannot use the rest, at any length.
     limit = float(reuse.distance - (lost if reuse.cached else lost // 2))
     if limit < reuse.prompt or limit >= capacity_blocks:
         return capacity_blocks

@@ -46,7 +46,7 @@ PRIOR_START = 50.0
 """Factor of the profile's weight at first, so that one observation cannot overturn it."""
 
 REBASE_FACTOR, REBASE_AFTER = 2.0, 16
-"""A fit starts anew from its present parameters when one has moved by this factor, after at least so many
+"""A fit starts again from its present parameters when one has moved by this factor, after at least so many
 observations. The weight of a profile is in units of itself, so one that is far off would never be left: a
 machine with 270 times the profile's fixed seconds was still priced at a fifth of its time after 2,000
 prefills."""
@@ -154,12 +154,12 @@ class ServiceFit:
         self.longest_tokens = 0.0
 
     def go_on_from(self, told: ServiceModel, observations: int, sums: tuple[float, ...] = ()) -> None:
-        """Go on from what others have learned; what was learned here so far is in it, or is observed again.
+        """Go on from the others' model; the observations made here so far are in it, or come again.
 
         Args:
             told: Their model.
-            observations: How many it was learned from, at least 1.
-            sums: What `sums` gave of their fit. Without them, or if they make no sense, as much is known of
+            observations: Number of observations behind it, at least 1.
+            sums: Result of `sums` of their fit. Without them, or if they make no sense, as much is known of
                 each parameter alone as of all together.
         """
         self._told = min(observations, FIT_MEMORY)
@@ -173,7 +173,7 @@ class ServiceFit:
         self._moments = (weight, weight, weight)
 
     def sums(self) -> tuple[float, ...]:
-        """What another fit needs to go on from this one: the base, the products, the moments."""
+        """State that another fit needs to go on from this one: the base, the products, the moments."""
         base = self._base
         return base.a_s, base.b_s, base.c0_tokens, *self._products, *self._moments
 
@@ -198,7 +198,7 @@ class ServiceFit:
 
     @property
     def weight(self) -> int:
-        """How many observations the model stands for, of all who learned it; at most `FIT_MEMORY`."""
+        """Observations that the model stands for, of all replicas that learned it; at most `FIT_MEMORY`."""
         return min(self._told + self._since_told, FIT_MEMORY)
 
     def _start_from(self, base: ServiceModel) -> None:

@@ -78,11 +78,11 @@ class DecodeFit:
         return self._base_s, self._slope_s
 
     def tpot_s(self, requests: float) -> float:
-        """Seconds per output token while so many decode together."""
+        """Seconds per output token while this number of requests decode together."""
         return self._base_s + self._slope_s * requests
 
     def lasts_s(self, requests: float) -> float:
-        """Seconds that a decode lasts while so many decode together; 0 before the first answer."""
+        """Seconds that a decode lasts beside this number of requests; 0 before the first answer."""
         usual_s = self.tpot_s(self._sum_n)
         return self.decode_s * self.tpot_s(requests) / usual_s if usual_s > 0 else self.decode_s
 

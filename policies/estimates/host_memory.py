@@ -2,15 +2,15 @@
 
 A worker with host memory keeps more than its device holds: HiCache of SGLang copies what is stored, or what
 the device evicts, and loads it back when a prompt matches; vLLM's offloading connector does the same. So the
-prefix tree bounds a worker by what both hold together, and the last uses tell where a block is: the device
-has what was used last, as much as it holds, the host has the rest (both evict by last use).
+prefix tree bounds a worker by the sum of both, and the last uses tell where a block is: the device
+has the blocks used last, up to its capacity, the host has the rest (both evict by last use).
 
     on the device   nothing
     on the host     `HOST_TOKEN_S` a token. It is loaded layer by layer while the rest is computed (HiCache,
                     ``mem_cache/l2_transfer.py``), so a prefill takes the longer of the two.
 
-**What is not known counts as absent.** The device alone is counted for a worker whose engine does not say
-what its host holds (vLLM: bytes, but not the bytes of a token) and that has no label `HOST_LABEL`. That is
+**Unknown memory counts as absent.** The device alone is counted for a worker whose engine does not say
+its host's capacity (vLLM: bytes, but not the bytes of a token) and that has no label `HOST_LABEL`. That is
 safe: a match that is overlooked costs what it cost before, one that is promised and not there costs a queue.
 """
 

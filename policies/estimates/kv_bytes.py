@@ -1,6 +1,6 @@
 """Bytes of KV that a prefill worker hands over for a request.
 
-The kind of layer decides what crosses (PrfaaS, arXiv:2604.15039, 3.2):
+The kind of layer decides which KV crosses (PrfaaS, arXiv:2604.15039, 3.2):
 
     full attention     block-level    tokens that the decode side lacks x bytes per token
     sliding window     request-level  min(tokens, W) x bytes per token, whole

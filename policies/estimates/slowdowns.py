@@ -11,7 +11,7 @@ takes longer than that, so it gets more than it can do.
 The median is what most workers of the class take, so an error of the predictions that all share cancels, and
 a class with one worker has no slowdown. Predictions are those of one fixed model, the *reference*: what was
 observed before and after the class learned would not compare. When the class has moved away from it
-(`REFERENCE_MAX`), all begins anew.
+(`REFERENCE_MAX`), all begins again.
 
 A replica says a slowdown only if the one in force contradicts its own observations, so replicas that see the
 same worker do not take turns (decision 0063).
@@ -30,7 +30,7 @@ PREFILLS_MIN = 32
 """Prefills of a worker before anything new is said of it."""
 
 PEER_MIN = 8
-"""Prefills of a worker before it counts in the median, and before what is known is said again."""
+"""Prefills of a worker before it counts in the median, and before its slowdown is said again."""
 
 MEMORY = 128
 """Prefills that the mean of a worker remembers: at 1 a second it follows a change within two minutes."""
@@ -55,7 +55,7 @@ REFERENCE_MAX = log(1.5)
 """Greatest difference between the prices of the class and of the reference."""
 
 MEDIAN_AGE_US = 1_000_000
-"""Age at which the median of the workers is found anew."""
+"""Age at which the median of the workers is computed again."""
 
 SAID_US = 10_000_000
 """Shortest time between two words on one worker, of all replicas."""
@@ -63,7 +63,7 @@ SAID_US = 10_000_000
 RENEWED_US, KEPT_US = 300_000_000, 900_000_000
 """Age at which a slowdown is said again by a replica that still observes it, and at which it ends.
 
-A slow worker gets fewer requests or none, so nobody would ever see that it is well again.
+A slow worker gets fewer requests or none, so its recovery would never be observed.
 """
 
 
@@ -88,7 +88,7 @@ class _Prefills:
 
 
 class Slowdowns:
-    """What one replica has observed of the workers of one class."""
+    """Observations of one replica on the workers of one class."""
 
     def __init__(self) -> None:
         self._reference: ServiceModel | None = None

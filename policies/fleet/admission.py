@@ -4,7 +4,7 @@ An engine serves its own queue in its own order, and its requests can go nowhere
 possible, but never so little that it stands still. A worker *has room* while
 
     V < target                            prefill reserved there, in seconds, of all replicas
-    requests < running_max                so many run at a time; the next one would wait in the engine
+    requests < running_max                the engine runs no more at a time; the next one would wait in it
     tokens held < kv_ratio_max * capacity    likewise
 
 **The target.** An engine stands still if it is done before the next request arrives. A target of T predicted
@@ -63,29 +63,29 @@ PRIOR = 8
 
 @dataclass(frozen=True)
 class AdmissionRules:
-    """How much a worker may be given."""
+    """Bounds on the load of a worker."""
 
     backlog_target_s: float = setting(
         0.5,
         "Prefill that a worker is given ahead, in seconds that it really takes; beyond it requests wait "
-        "here, where order still counts. Longer than the engine stands still between an answer and the next "
-        "request, and than a chunk of short prompts that it prefills together; no longer, since what an "
-        "engine queues itself is served in its own order.",
+        "here, where order still counts. Longer than the engine's pause between an answer and the next "
+        "request, and than a chunk of short prompts that it prefills together; no longer, since an engine "
+        "serves its own queue in its own order.",
         gt=0,
         live=True,
     )
     backlog_target_s_max: float = setting(
         4.0,
         "Upper bound of the same in predicted seconds. Where queues end earlier than predicted (several "
-        "data-parallel ranks, prompts prefilled together) the target grows by what was observed, up to this.",
+        "data-parallel ranks, prompts prefilled together) the target grows as observed, up to this.",
         flag="backlog-target-max-secs",
         gt=0,
         live=True,
     )
     worker_running_max: int = setting(
         0,
-        "Requests that a worker has in flight at most, if neither its label max_running_requests nor its "
-        "engine says (SGLang does, in its server info; vLLM: --max-num-seqs). 0: no bound.",
+        "Most requests that a worker has in flight, if neither its label max_running_requests nor its engine "
+        "says (SGLang does, in its server info; vLLM: --max-num-seqs). 0: no bound.",
         ge=0,
         live=True,
     )
@@ -100,16 +100,16 @@ class AdmissionRules:
     engine_metrics_interval_s: float = setting(
         2.0,
         "Time between two looks at a busy worker's /metrics, by one of the replicas, in seconds; longer if "
-        "one replica would look at more than 50 workers a second. 0: never, and only what the gateway itself "
-        "has in flight counts.",
+        "one replica would look at more than 50 workers a second. 0: never, and only the gateway's own "
+        "requests in flight count.",
         flag="engine-metrics-interval-secs",
         ge=0,
         live=True,
     )
     report_age_s_max: float = setting(
         10.0,
-        "Age in seconds at which what a worker's /metrics said is ignored. An engine that reports nothing, "
-        "or nothing new, never stops dispatch.",
+        "Age at which a report of a worker's /metrics is ignored, in seconds. An engine that reports "
+        "nothing, or nothing new, never stops dispatch.",
         flag="engine-metrics-age-max-secs",
         gt=0,
         live=True,
@@ -140,7 +140,7 @@ class Admission:
         self._class = np.zeros(0, dtype=np.intp)
         """By slot, the number of its worker's class; 0 if there is no worker."""
         self._labelled = self._capacity = np.zeros(0)
-        """By slot, what its worker says of itself; 0 if nothing."""
+        """By slot, the bound and capacity that its worker reports; 0 if none."""
 
     # One worker.
 
@@ -196,7 +196,7 @@ class Admission:
     # Decode workers.
 
     def lacking(self, slots: Slots, tokens: float, now_us: int) -> NDArray[np.float64]:
-        """Share of its load that must end before each decode worker can take a request of so many tokens.
+        """Share of its load that must end before each decode worker can take a request of this length.
 
         0 where there is room, and only there; at most 1.
         """
@@ -275,7 +275,7 @@ class Admission:
         self._kv_max = np.where(exists & (capacity > 0.0), kv_max, inf)
 
     def _note_workers(self, revision: int, rows: int) -> None:
-        """Note what workers say of themselves that changed since a revision."""
+        """Note the classes, bounds and capacities of workers that changed since a revision."""
         added = rows - len(self._class)
         if added:
             self._class = np.append(self._class, np.zeros(added, dtype=np.intp))

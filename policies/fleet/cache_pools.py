@@ -41,12 +41,12 @@ class CachePool:
     (SGLang, ``--hicache-storage-prefetch-threshold``), and 5 GB/s of 100 KB tokens are 50,000 tokens/s.
     """
 
-    capacity_tokens: int = setting(0, "What it can hold, in tokens; 0 for no bound.", ge=0)
+    capacity_tokens: int = setting(0, "Capacity in tokens; 0 for no bound.", ge=0)
     fetch_base_s: float = setting(0.005, "Time before a fetch brings anything, in seconds.", ge=0)
     fetch_tokens_per_s: float = setting(50_000.0, "Tokens a second that come to one worker.", gt=0)
     fetch_tokens_min: int = setting(256, "Engines do not fetch fewer tokens.", ge=1)
     prefetch_policy: Literal["timeout", "best_effort", "wait_complete"] = setting(
-        "timeout", "When engines stop a fetch, as SGLang's --hicache-storage-prefetch-policy names it."
+        "timeout", "Rule that stops a fetch, as SGLang's --hicache-storage-prefetch-policy names it."
     )
 
 

@@ -2,7 +2,7 @@
 
     hash, prices             when the worker, its slowdown, or the fit of its class changes
     congestion, held tokens, evictions   every `REFRESH_US`, since they are averages over seconds
-    what is on the device    of one worker with host memory every `REFRESH_US`: a pass over its runs
+    content of the device    of one worker with host memory every `REFRESH_US`: a pass over its runs
 
 The rows of one list of candidates are gathered once (`Columns.gathered`) and kept until something in them
 changes. So a request costs a dictionary look-up, and not a gathering per column.
@@ -129,11 +129,11 @@ class Columns:
         self._columns["c0_tokens"][rows] = model.c0_tokens
 
     def forget(self) -> None:
-        """Gather all rows anew, since a bucket, a pool or a price changed."""
+        """Gather all rows again, since a bucket, a pool or a price changed."""
         self._gathered.clear()
 
     def refresh_soon(self) -> None:
-        """Compute the averages anew for the next request."""
+        """Compute the averages again for the next request."""
         self._refreshed_us = -REFRESH_US
 
     def hashes(self, slots: Slots) -> NDArray[np.uint64]:
@@ -147,9 +147,9 @@ class Columns:
         """
         if now_us - self._refreshed_us >= REFRESH_US:
             self._refresh(now_us)
-        # By identity, here and wherever slots are a key: 0.09 us whatever their number, and by their bytes
-        # 0.14 us for 4, 0.35 us for 100 and 2.4 us for 1,000 workers. What is kept holds the array, so no
-        # other one can have its identity.
+        # By identity, here and in all other maps with slots as a key: 0.09 us for any number, and by their
+        # bytes 0.14 us for 4, 0.35 us for 100 and 2.4 us for 1,000 workers. The cached rows hold the array,
+        # so no other one can have its identity.
         rows = self._gathered.get((id(slots), bucket))
         if rows is None or rows[0].slots is not slots:
             rows = self._gather(slots, bucket)
@@ -195,7 +195,7 @@ class Columns:
         self._columns["free_tokens"][slot] = free_tokens
 
     def _look_at_device(self) -> None:
-        """Find, for one worker with host memory, since when what it last used is on its device."""
+        """Find, for one worker with host memory, the log time from which its last uses are on its device."""
         slot = next(iter(self._device_blocks), -1)
         if slot >= 0:
             blocks = self._device_blocks[slot] = self._device_blocks.pop(slot)

@@ -174,7 +174,7 @@ class Worker:
     def changed(
         self, at_us: int, replica: str, labels: Mapping[str, str] | None = None, **fields: Any
     ) -> WorkerPut:
-        """Return what to publish to change this worker; others may change other fields at the same time.
+        """Return the operation that changes this worker; others may change other fields at the same time.
 
         Args:
             at_us: Log time; a later one is taken if the worker was changed since.
@@ -298,9 +298,9 @@ class FleetState:
         self._block_sizes: dict[int, BlockSize] = {}
         """By slot, of workers that were given text whose blocks have other sizes than those of token ids."""
         self._digest = Digest()
-        """Of the workers that exist."""
+        """Digest of the workers that exist."""
         self._seldom: dict[int, tuple[int, int]] = {}
-        """Revision and digest of what changes seldom, by tag."""
+        """Revision and digest of registers that change seldom, by tag."""
         self._workers: dict[str, Worker] = {}
         self._absent: dict[str, None] = {}
         """Those that do not exist: named only so far, removed, or pools."""
@@ -380,7 +380,7 @@ class FleetState:
         }
 
     def collect(self, now_us: int) -> int:
-        """Forget what is too old to matter; call every few seconds.
+        """Forget entries that are too old to matter; call every few seconds.
 
         Returns the requests released because they were in flight or waiting for more than ``lifetime_s_max``.
         """
@@ -405,7 +405,7 @@ class FleetState:
                 self.loads.drop(worker.slot)
                 del self._workers[worker.worker_id], self._absent[worker.worker_id]
                 self.registers.of(Started).discard(worker.worker_id)
-                # Whatever the time of what was said: the slot becomes another worker's.
+                # Regardless of the times of the words: the slot becomes another worker's.
                 self.registers.drop(worker.worker_id, worker.slot, WHOLE_MAX)
                 self.buckets.gone(worker.slot)
                 self.returned_us[worker.slot] = 0
@@ -430,7 +430,7 @@ class FleetState:
     # Questions.
 
     def workers(self) -> list[Worker]:
-        """The workers that exist, in order of their ids; each once, whatever its ranks."""
+        """The workers that exist, in order of their ids; each once, even with several ranks."""
         known = self._workers
         return [known[key] for key in sorted(known) if known[key].rank < 0 and self._exists(known[key])]
 
@@ -511,7 +511,7 @@ class FleetState:
         return tokens // max(worker.ranks, 1) if worker.rank >= 0 else tokens
 
     def block_tokens(self, slot: int) -> float:
-        """Tokens in a block of what a worker was given lately; text is cut by bytes."""
+        """Tokens in a block of a worker's latest prompts; text is cut by bytes."""
         size = self._block_sizes.get(slot)
         return self.rules.block_tokens if size is None else size.tokens_per_block
 
@@ -662,7 +662,7 @@ class FleetState:
         matches: Sequence[Match],
         tokens_per_block: float,
     ) -> Mapping[int, float]:
-        """Seconds of loading what only host memory has of these prompts, by slot.
+        """Seconds of loading the blocks of these prompts that only host memory has, by slot.
 
         Of more than `LOADS_MAX` workers those with the longest matches count: a short match loads little.
         """
@@ -724,7 +724,7 @@ class FleetState:
             elif worker.entry is not None:
                 yield worker.entry
 
-    # What replicas compare (`router.shared.agreement`).
+    # State that replicas compare (`router.shared.agreement`).
 
     def digests(self) -> dict[int, list[int]]:
         """Return a digest of each kind of register, by tag: its values since this was last asked.
@@ -752,7 +752,7 @@ class FleetState:
         """Return all that this replica knows of some kinds of register, as operations.
 
         Args:
-            tags: Of those that `digests` names; the removals of workers come with the workers.
+            tags: Some of those that `digests` names; the removals of workers come with the workers.
         """
         if tag_of(WorkerPut) in tags:
             yield from self._worker_ops()
@@ -766,7 +766,7 @@ class FleetState:
             yield from self.audit
 
     def _digest_of(self, kind: type[Op], revision: int, words: Iterable[Word]) -> int:
-        """Return the digest of words that change seldom, and count what is known of them by a revision."""
+        """Return the digest of words that change seldom, and count their changes by a revision."""
         tag = tag_of(kind)
         known = self._seldom.get(tag)
         if known is None or known[0] != revision:
@@ -774,7 +774,7 @@ class FleetState:
         return known[1]
 
     def _word(self, worker: Worker | None) -> Word | None:
-        """Return what identifies the newest change of a worker; None if there is no such worker."""
+        """Return the identity of the newest change of a worker; None if there is no such worker."""
         if worker is None or worker.entry is None:
             return None
         stamps = sorted(worker.entry.stamps.items()), sorted(worker.entry.label_stamps.items())
@@ -902,7 +902,7 @@ class FleetState:
     def _price(self, worker: Worker, since_us: int = 0) -> None:
         """Price a worker by its class, and by its slowdown if that was said after a log time.
 
-        What was said before it last lost its cache is that of another process.
+        A word from before it last lost its cache is that of another process.
         """
         slot, worker_class = worker.slot, worker.worker_class
         word, slowdown = self.registers.newest(SlowdownLearned, worker.worker_id), 1.0
@@ -911,7 +911,7 @@ class FleetState:
         self.columns.put(slot, worker.worker_id, worker_class, self.service_model(worker_class), slowdown)
 
     def _end_slowdowns(self, now_us: int) -> None:
-        """Price workers as their classes whose slowdown nobody says any more, or that were restarted."""
+        """Price workers as their classes if their slowdown is no longer renewed or they were restarted."""
         for word in self.registers.of(SlowdownLearned).known.values():
             worker = self._workers[word.worker]
             if word.slowdown != 1.0 and self.columns.slowdown(worker.slot) != 1.0:
@@ -936,7 +936,7 @@ class FleetState:
         self.tree.set_capacity(worker.slot, None if worker.slot in self.evidence.exact else blocks)
 
     def _measure_blocks(self, op: Placed, slot: int) -> None:
-        """Follow how many tokens the blocks of a worker have, and bound it anew if that changes."""
+        """Follow how many tokens the blocks of a worker have, and update its bound if that changes."""
         ids = self.rules.block_tokens
         size = self._block_sizes.get(slot)
         if size is None:
@@ -1047,7 +1047,7 @@ class FleetState:
             apply(self.tree, op, slot)
 
     def _forget(self, slot: int, before_us: int) -> None:
-        """Drop what a worker and its ranks held, and their slowdowns, if that was before a log time."""
+        """Drop the blocks and slowdowns of a worker and its ranks, if that was before a log time."""
         for row in self._rows_of(slot):
             self.tree.forget(row, before_us)
             if self.columns.slowdown(row) != 1.0:

@@ -1,4 +1,4 @@
-"""Common starts of many prompts, and what one more copy of each would save.
+"""Common starts of many prompts, and the saving by one more copy of each.
 
 A prompt without a cache of its own goes where its start is held, or where the queue is short: by itself it
 pays for a copy only once its wait is longer than that takes. Others would have waited less, too. So for each

@@ -2,9 +2,9 @@
 
 A request that a *prefill* worker begins is ended by a *decode* worker of the same hand-over protocol, which
 needs room for its KV from the start. A plain worker needs no partner; neither does a decode worker whose
-engine can prefill, when it takes a request whole. Labels say what a worker may be; the registry finds the
-healthy ones that serve a model, once for each list of workers (`Pairing`). A fleet of plain workers has no
-pairing, and pays nothing.
+engine can prefill, when it takes a request whole. Labels give a worker's possible roles; the registry finds
+the healthy ones that serve a model, once for each list of workers (`Pairing`). A fleet of plain workers has
+no pairing, and pays nothing.
 """
 
 from collections.abc import Mapping
@@ -46,7 +46,7 @@ class HandOver(msgspec.Struct, frozen=True, gc=False):
     """Properties of a hand-over protocol; ``router.handover`` speaks it.
 
     Attributes:
-        name: Of the protocol.
+        name: Name of the protocol.
         concurrent: Both legs are sent at once; else the decode leg follows the prefill leg's answer.
         overlap_ratio: Share of the prefill during which its KV is already on its way, 0 to 1.
         keeps_prefixes: Decode workers keep the prefixes that they were given, and are given only what they

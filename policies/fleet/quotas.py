@@ -1,14 +1,14 @@
-"""Quotas of KV space: how much of the workers' caches one tenant fills, and what it pays beyond its share.
+"""Quotas of KV space: a tenant's part of the workers' caches, and its price beyond its share.
 
-The tree counts whose blocks each worker holds (`radix.tree`). Each tenant has an order of the workers
+The tree counts each tenant's blocks at each worker (`radix.tree`). Each tenant has an order of the workers
 (rendezvous hashing: the same in all replicas, another one for each tenant), and its *home* are the first of
 them, with its share of the space of all that may take its request:
 
     workers in its order    [ 1 ][ 2 ]|[ 3 ][ 4 ][ 5 ][ 6 ][ 7 ][ 8 ]      share: a quarter
     distance                  0   0.5   1   1.5   2   2.5   3   3.5        space before / share
 
-While its blocks fill more than its share, whatever its request pushes out of a cache that is not at home is
-taken for others', and wanted:
+While its blocks fill more than its share, any block that its request evicts from a cache that is not at home
+is assumed to belong to others, who still need it:
 
     seconds a token = prefill of a token · distance
 
@@ -39,17 +39,17 @@ ShareOf = Callable[[str], float | None]
 
 
 def no_shares(_tenant: str) -> float | None:
-    """Count nothing, and limit nobody."""
+    """Count nothing, and limit no tenant."""
     return None
 
 
 def owner_of(tenant: str) -> int:
-    """Owner in the tree of a tenant's blocks; 0, nobody, for requests without a tenant."""
+    """Owner in the tree of a tenant's blocks; 0, no owner, for requests without a tenant."""
     return xxhash.xxh3_64_intdigest(tenant.encode()) >> 16 or 1 if tenant else 0
 
 
 class Quotas:
-    """KV space of the workers, and who fills it.
+    """KV space of the workers, and its part filled by each tenant.
 
     Args:
         tree: Holders of blocks, by slot.
@@ -86,7 +86,7 @@ class Quotas:
         owner = owner_of(tenant)
         if share >= 1.0 or not owner:
             return owner, None
-        # By identity, as in `policies.fleet.columns`: what is kept holds the array.
+        # By identity, as in `policies.fleet.columns`: the cached rows hold the array.
         known = self._standings.get((owner, id(slots)))
         if known is None or known[0] is not slots or now_us - known[1] >= REFRESH_US:
             if len(self._standings) >= STANDINGS_MAX:

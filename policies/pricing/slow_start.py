@@ -26,7 +26,7 @@ _DRAW = 0x51
 
 
 def shares(elapsed_us: Floats, ramp_us: float) -> Floats:
-    """Share of the requests, in [0.1, 1], of workers that returned so long ago; 1 after ``ramp_us`` > 0."""
+    """Share of the requests, in [0.1, 1], by the time since workers returned; 1 after ``ramp_us`` > 0."""
     grown: Floats = np.clip(elapsed_us / ramp_us, SHARE_MIN, 1.0)
     return grown
 

@@ -89,7 +89,7 @@ class Timing(msgspec.Struct, Generic[Number], frozen=True, gc=False):
         spill_s: P, which is no time of this request.
         settled_s: The part of V' during which later requests stay behind this one.
         behind: Waiting requests that it would overtake.
-        evict_s: Expected price of computing again what it pushes out of the cache.
+        evict_s: Expected price of computing the blocks again that it pushes out of the cache.
         fetch_s: F, if it fetches; the part of V' that runs beside the backlog.
         saved_s: Expected saving of later requests by a copy of a start (`policies.fleet.hot_prefixes`).
     """
@@ -128,8 +128,8 @@ def _fetched(
 ) -> tuple[Number, Number, Number, Number]:
     """Return V', s, the tokens fetched and F, if a request fetches from its pool where that is sooner.
 
-    ``match`` is without and with the pool, ``times_s`` are V' and s without the fetch. Of a fetch that the
-    engine stops only what came counts (`policies.estimates.fetch_times`).
+    ``match`` is without and with the pool, ``times_s`` are V' and s without the fetch. If the engine stops a
+    fetch, only the part that came counts (`policies.estimates.fetch_times`).
     """
     assert prices.fetching is not None
     (cached, pooled), (ready_s, prefill_s) = match, times_s

@@ -86,7 +86,7 @@ class Spills(_Rows, frozen=True, gc=False):
 class Evictions(_Rows, frozen=True, gc=False):
     """Price of pushing tokens out of the candidates' caches, one row per candidate (`fleet.columns`).
 
-    ``token_s`` is what computing a pushed out token again is expected to take, 0 for an unknown cache; before
+    ``token_s`` is the expected time to compute a pushed out token again, 0 for an unknown cache; before
     that ``free_tokens`` fit.
     """
 
@@ -137,7 +137,7 @@ class SlowColumns(msgspec.Struct, frozen=True, gc=False):
         transfer_s: X: exposed seconds of KV transfer to decode or across a link.
         delayed_ratio: Chance that work on one of them delays a later request while no request waits.
         beside: None if none of them is a data-parallel rank.
-        device_from_us: Log time before which what a worker last used is in its host memory; 0 if all is on
+        device_from_us: Log time before which a worker's last uses are in its host memory; 0 if all is on
             its device, None if that is so of all workers.
     """
 
@@ -181,7 +181,7 @@ class SlowColumns(msgspec.Struct, frozen=True, gc=False):
         )
 
     def displacing(self, price: Displacing) -> "SlowColumns":
-        """The same for a tenant that pays for what it pushes out."""
+        """The same for a tenant that pays for its evictions."""
         token_s = price.ratio[self.index] * self.b_s
         if self.evictions is not None:
             token_s = np.maximum(token_s, self.evictions.token_s)
@@ -238,7 +238,7 @@ class SlowColumns(msgspec.Struct, frozen=True, gc=False):
 class Ships(msgspec.Struct, frozen=True, gc=False):
     """Cost of splitting a request between two workers, or of not splitting it.
 
-    Candidates that would hand the request over alike, to the same decode workers over the same link, share a
+    Candidates that would hand the request over to the same decode workers over the same link share a
     *route* (by slot; 0 for a worker that does all alone), and so a price
     (`policies.disaggregation.decode_selection`):
 
@@ -286,7 +286,7 @@ class Candidates(msgspec.Struct, frozen=True, gc=False):
         tokens_per_block: Estimated tokens in a block of these prompts.
         ships: None if no request would be split.
         queue: None if requests do not wait in the gateway.
-        loads_s: By slot, seconds of loading what only the host memory of a candidate has of the prompt.
+        loads_s: By slot, seconds of loading the prompt's blocks that only a candidate's host memory has.
         owner: Owner of the blocks that the request brings; 0 if they are not counted.
         displacing: None for a tenant within its share of KV space.
         copying: None unless copies are counted, and the prompt has a start that others have.

@@ -5,7 +5,7 @@ considered. `policies.scoring.placement` picks and breaks ties. The columns that
 candidates' own, and must not be changed.
 
 Policies that only add up seconds (`expected_cost`, `min_ttft`) are written as the *price* of one worker, a
-formula for numbers and columns alike, so that a few candidates need no columns.
+formula for both numbers and columns, so that a few candidates need no columns.
 """
 
 import re
@@ -51,7 +51,7 @@ class Policy:
 
     Attributes:
         costs: One cost per candidate; the lowest wins, +inf is not considered.
-        uses_cache: True if costs depend on what workers have cached.
+        uses_cache: True if costs depend on cached blocks.
         price: ``costs`` of one worker, if seconds decide alone.
         unit: Unit of a cost, for people.
         left_out: Meaning of +inf, for people: said of the worker.

@@ -20,7 +20,7 @@ class AffinityOptions:
     """Options of ``affinity``.
 
     Attributes:
-        match_weight: What a full match is worth in units of the busiest worker's load.
+        match_weight: Value of a full match in units of the busiest worker's load.
     """
 
     match_weight: float = option(1.0)

@@ -34,7 +34,7 @@ class CacheAwareOptions:
 
 
 def cache_aware(request: RequestView, candidates: Candidates, options: CacheAwareOptions) -> Floats:
-    """Requests, negated tokens of match, or tokens held, whichever rule applies (above)."""
+    """Requests, negated tokens of match, or tokens held, by the rule that applies (above)."""
     load = candidates.inflight_requests
     least, most = load.min(), load.max()
     if most - least > options.balance_abs_threshold and most > options.balance_rel_threshold * least:

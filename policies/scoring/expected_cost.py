@@ -1,4 +1,4 @@
-"""``expected_cost``: what a placement costs this request and everybody it delays, in seconds.
+"""``expected_cost``: cost of a placement to this request and all that it delays, in seconds.
 
     V' = max(V + A, F)  V in the engine, A waiting with a lesser key; or the fetch that overlaps them
     x  = s(u, c) + X    prefill of the uncached tokens plus exposed transfer
@@ -7,7 +7,7 @@
          + n·x                             the n waiting requests that it overtakes, each delayed by x
          + kappa·x·(L + x/2)               later requests
          + E                               tokens that it pushes out of a full cache
-         - R                               what later requests save by a copy of a hot prefix
+         - R                               seconds that later requests save by a copy of a hot prefix
 
 **Later requests** (theory E2). A job of size x delays an arrival by x if that comes while the job waits and
 stays behind it, and by the rest of x if it comes while the job is served: with arrivals at rate lambda,

@@ -3,8 +3,8 @@
     cost = (reserved prefill tokens + prompt - safe)·(requests in flight + 1)
 
 LMetric, arXiv:2603.15202 (theory D). Tokens times requests: no unit, and no weight to tune. The
-request itself is counted in the batch, or all idle workers would cost 0 whatever they have
-cached. It is the limit of `expected_cost` for much load, with linear prices (theory E2).
+request itself is counted in the batch, or all idle workers would cost 0 with any cached tokens.
+It is the limit of `expected_cost` for much load, with linear prices (theory E2).
 """
 
 from policies.estimates.costs import Floats

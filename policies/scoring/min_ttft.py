@@ -1,4 +1,4 @@
-"""``min_ttft``: the worker that answers this request soonest, whatever it costs the others.
+"""``min_ttft``: the worker that answers this request soonest, at any cost to the others.
 
     cost = max(V, F) + s(u, c) + X      seconds to first token (theory E1)
 

@@ -12,7 +12,7 @@ The reason for the choice (`Reason`) goes by the window-safe match:
                it belongs to a longer or a shorter length bucket than the request
     only       there was one candidate
     session    it served the session last, and costs little more than the cheapest, with as much cached
-    fetched    it fetches what it lacks from the cache that it shares (`policies.fleet.cache_pools`)
+    fetched    it fetches the missing blocks from the cache that it shares (`policies.fleet.cache_pools`)
     cold       no candidate has a match
     affinity   no candidate has a longer match than the chosen one
     balanced   one has, but load, price or the policy spoke against it

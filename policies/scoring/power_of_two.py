@@ -3,7 +3,7 @@
     cost = requests in flight for the two drawn, +inf for the others
 
 Mitzenmacher (2000): close to least load, and robust when loads are old. The draw is the top two
-of a rendezvous on (key, sequence), so it is the same wherever it is repeated and needs no
+of a rendezvous on (key, sequence), so it is the same at every repetition and needs no
 random numbers.
 """
 

@@ -1,4 +1,4 @@
-"""``prefix_hash``: prompts that start alike go to one worker, unless it is full.
+"""``prefix_hash``: prompts with the same start go to one worker, unless it is full.
 
     cost = 1 - weight(prefix_key, worker)/2^64      +inf at or above the bounded load
 

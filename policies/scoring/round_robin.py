@@ -1,4 +1,4 @@
-"""``round_robin``: everybody in turn.
+"""``round_robin``: every worker in turn.
 
     cost = (row - sequence) mod n      0 for the worker whose turn it is
 

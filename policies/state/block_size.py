@@ -1,4 +1,4 @@
-"""Tokens in a block of what one worker holds.
+"""Tokens in a block of one worker's cache.
 
 A worker's capacity is in tokens, and the tree counts blocks. A block of token ids has as many tokens as the
 settings say. A block of text has a number of bytes: with 2.5 bytes a token, as of code and JSON, a cache of
@@ -6,7 +6,7 @@ settings say. A block of text has a number of bytes: with 2.5 bytes a token, as 
 """
 
 CHANGE_MIN = 0.02
-"""Relative change of the mean that is worth bounding a worker anew."""
+"""Relative change of the mean at which the bound of a worker is computed again."""
 
 BLOCKS_KEPT = 4096
 """Blocks over which the mean is taken, a guess: a million tokens, as much as a large cache keeps."""
@@ -16,9 +16,9 @@ class BlockSize:
     """The mean of the latest blocks.
 
     Args:
-        tokens: Tokens of what the worker holds, as was assumed so far.
+        tokens: Tokens of the worker's blocks, as assumed so far.
         blocks: Its blocks.
-        tokens_per_block: What was assumed.
+        tokens_per_block: Tokens per block, as assumed so far.
 
     Attributes:
         tokens_per_block: The mean when it last changed by `CHANGE_MIN`.

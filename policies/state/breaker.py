@@ -35,7 +35,7 @@ PROBE_STAGGER_US = 250_000
 
 @dataclass(frozen=True)
 class BreakerRules:
-    """When circuits move."""
+    """Thresholds of circuits."""
 
     cb_failure_threshold: int = setting(
         10,
@@ -60,9 +60,9 @@ class BreakerRules:
     )
     ejected_ratio_max: float = setting(
         0.5,
-        "Greatest share of the workers that may take a request which is ejected, 0 to 1; below 1 the last "
-        "one never is. Workers beyond it go on taking requests. The default is Envoy's panic threshold; the "
-        "peers eject all (1).",
+        "Greatest share of ejected workers among those that may take a request, 0 to 1; below 1 the last one "
+        "is never ejected. Workers beyond it go on taking requests. The default is Envoy's panic threshold; "
+        "the peers eject all (1).",
         ge=0,
         le=1,
         live=True,
@@ -90,7 +90,7 @@ class BreakerRules:
 
 
 def probe_from_us(current: CircuitSet, replica: str, replicas: Sequence[str]) -> int:
-    """Log time from which a replica, of those alive, may dispatch to a worker whose circuit is not closed."""
+    """Log time from which a living replica may dispatch to a worker whose circuit is not closed."""
     return current.until_us + turn_of(current.worker, replica, replicas) * PROBE_STAGGER_US
 
 

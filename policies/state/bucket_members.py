@@ -1,6 +1,6 @@
-"""Which worker belongs to which length bucket, as a part of the fold.
+"""The worker's length bucket, as a part of the fold.
 
-A worker's label ``bucket`` names its bucket; without one it takes any length. While nobody belongs to a
+A worker's label ``bucket`` names its bucket; without one it takes any length. While no worker belongs to a
 bucket, lengths do not matter, and nothing here costs anything.
 """
 
@@ -22,7 +22,7 @@ class BucketMembers:
 
     Attributes:
         bounds: As given.
-        lengths: The same, while somebody belongs to a bucket; else None.
+        lengths: The same, while a worker belongs to a bucket; else None.
         placed: Requests seen placed since the start, by their bucket and their worker's.
     """
 
@@ -61,7 +61,7 @@ class BucketMembers:
         """Number of the bucket for a length.
 
         Returns:
-            `ANY_BUCKET` while nobody belongs to one; the number behind the last for a length beyond it.
+            `ANY_BUCKET` while no worker belongs to one; the number behind the last for a length beyond it.
         """
         lengths = self.lengths
         return ANY_BUCKET if lengths is None else bisect_left(lengths.tokens_max, tokens)
@@ -89,14 +89,14 @@ class BucketMembers:
     def fitting(
         self, slots: NDArray[np.intp], length: LengthClass, holds_tokens: Callable[[int], int]
     ) -> NDArray[np.intp]:
-        """Of some workers, those that may take requests of a bucket, at home or visited.
+        """Return those of some workers that may take requests of a bucket, at home or visited.
 
-        Nobody doubts that a worker at home can hold them. Of the others those can that hold the longest of
-        the bucket, or as much as any at home says it holds. What exceeds the last bucket is for those that
-        take any length.
+        A worker at home is assumed to hold them. Another worker may take them if it can hold the longest of
+        the bucket, or as much as any at home says it holds. Requests beyond the last bucket are for workers
+        that take any length.
 
         Args:
-            slots: Who is asked for.
+            slots: Slots of the workers to choose from.
             length: Length class of the requests.
             holds_tokens: Longest prompt and answer that the worker in a slot says it can hold, or 0.
         """
@@ -118,7 +118,7 @@ class BucketMembers:
         return slots[home]
 
     def together_with(self, slots: NDArray[np.intp], partner: int) -> NDArray[np.intp]:
-        """Of some workers, those that may share a request with one: prefill and decode of one bucket.
+        """Return those of some workers that may share a request with one: prefill and decode of one bucket.
 
         Args:
             slots: Not empty.

@@ -1,14 +1,14 @@
-"""Length buckets: workers of their own for prompts of one range of lengths, and what it costs to leave them.
+"""Length buckets: workers of their own for prompts of one range of lengths, and the cost of leaving them.
 
 Two things let a long prompt slow the short ones beside it in an engine: ranks of data-parallel attention
-wait for the longest of them in every step, and a chunk that mixes both costs what the long context costs
+wait for the longest of them in every step, and a chunk that mixes both costs as much as the long context
 (MiMo-V2.5 paper, arXiv:2607.13095, 5.2, whose ranges are the default). A bucket counts prompt plus expected
-output, not uncached tokens: what a token costs depends on everything before it.
+output, not uncached tokens: the cost of a token depends on all tokens before it.
 
     home       workers of the request's bucket, and those that belong to none and take any length
     spill up   a worker of a longer bucket: the request is dragged by the long ones beside it
     spill down a worker of a shorter bucket: the request drags the short ones beside it
-    nobody     longer than the last bucket, and no worker takes any length: refused
+    no worker  longer than the last bucket, and no worker takes any length: rejected
 
 **The price of a spill.** A step of an engine with R ranks costs ``b·T + R·max(attention of a rank)`` for T
 tokens, since the ranks wait for the longest, and a token behind c others attends for ``b·c/c0`` (theory B1,
@@ -16,17 +16,17 @@ E1: a token costs ``b·(1 + c/c0)``). With T/R tokens on each rank, all T cost w
 context cost, ``b·T·(1 + max(c)/c0)``. So while a token behind x is prefilled beside others behind c', it
 costs the engine ``b·|x - c'|/c0`` more than in steps of their own kind: the visitor's token if c' is the
 longer context, a neighbour's if x is (with two ranks; of R - 1 neighbours with more). That happens for as
-much of the time as somebody is beside it, the utilisation rho:
+much of the time as a neighbour is beside it, the utilisation rho:
 
     price = rho·b/c0 · integral of |x - c'| from c to c + u      seconds that the worker is busy for longer
 
 for u uncached tokens behind c, with the others in the middle of their bucket and rho no lower than
 `BUSY_RATIO_MIN`. It is part of the work x of that placement, so an idle neighbour is almost free and a
-conversation stays where its cache is while what it adds is short. Chunks that mix lengths on one rank have
+conversation stays where its cache is while its additions are short. Chunks that mix lengths on one rank have
 the same price: they share their step. That a long prefill also stands in front of more requests where short
 ones come is priced by kappa, which is measured for each bucket (`policies.estimates.costs.congestion_per_s`).
 
-**Without buckets** any worker takes any length, up to what its engine says it holds. Where engines of one
+**Without buckets** any worker takes any length, up to the bound that its engine reports. Where engines of one
 model have different limits, a request that exceeds some of them (`LengthClass.exceeds_tokens`) is for the
 workers that hold more, and waits in a lane of its own.
 """
@@ -62,7 +62,7 @@ ANY_LENGTH = LengthClass()
 """Requests whose length does not matter."""
 
 BUSY_RATIO_MIN = 0.1
-"""An idle worker may have company soon. Without this, all idle workers would be alike, and conversations
+"""An idle worker may have company soon. Without this, all idle workers would cost the same, and conversations
 would begin, and then stay, anywhere. [guess] any small number does that."""
 
 _KI = 1024
@@ -89,7 +89,7 @@ class LengthBuckets:
             raise ValueError(f"bounds of length buckets must ascend from above 0, not {self.tokens_max}")
 
     def __len__(self) -> int:
-        """How many there are."""
+        """Return the number of buckets."""
         return len(self.tokens_max)
 
     @property

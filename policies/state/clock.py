@@ -23,8 +23,8 @@ from dataclasses import dataclass
 
 STEP_US = 1_000_000
 FUTURE_US = 60_000_000
-"""How far a time may be ahead of log time until it is no time that any replica may have: a minute, as far as
-clocks of two servers were ever seen apart in a failover."""
+"""Lead over log time beyond which no replica can have a time: a minute, as far as clocks of two servers were
+ever seen apart in a failover."""
 
 SLEW = 0.5
 

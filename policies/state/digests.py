@@ -1,4 +1,4 @@
-"""Digests of registers: replicas with the same values have the same digest, whatever the order of the log.
+"""Digests of registers: replicas with the same values have the same digest, in any order of the log.
 
 A value (*word*) is identified by its subject, its log time and its writer: no replica publishes two values
 of one subject at one log time. The digest is the sum of the values' hashes, so a new value costs one addition

@@ -3,8 +3,8 @@
     FlowRows      by row: service, waiting work, weight     one for a replica, owned by `Fairness`
     FlowHeads     of one line and class: rows, least keys   made when a line has more than `FEW` flows
 
-A row belongs to a flow while such a line has it. Sums are exact, so replicas that
-number their flows otherwise decide alike.
+A row belongs to a flow while such a line has it. Sums are exact, so replicas that number their flows
+differently decide the same.
 """
 
 from collections.abc import Callable
@@ -21,7 +21,7 @@ REFRESHED_MAX = 128
 """Weights that one question asks for again, some 0.1 ms."""
 
 NO_KEY = 2**63 - 1
-"""Key of a flow of which nothing competes."""
+"""Key of a flow without a competing ticket."""
 
 Rows = NDArray[np.intp]
 Keys = NDArray[np.int64]

@@ -4,7 +4,7 @@ A link is directed, ``FROM>TO``. The KV of a request whose prefill is in another
 one, and is *reserved* from its `Shipping` until it is released exactly once:
 
     (nothing) ── Shipping ──> under way ── Shipped, Finished, expired ──> ended, for ever
-                                 │  └── Shipping, later ──> planned anew
+                                 │  └── Shipping, later ──> planned again
                                  └── Left ──> given up ── Shipping, later ──> as before
 
 A reservation describes the engine, which never sends slower than it can:
@@ -94,7 +94,7 @@ class LinkRules:
     rtt_ms: float = setting(0.0, "Round trip time, in milliseconds.", ge=0)
     cap_ratio: float = setting(
         0.9,
-        "Share of the capacity that KV may take, in every second; the rest is for what else crosses, and for "
+        "Share of the capacity that KV may take, in every second; the rest is for other traffic, and for "
         "TCP, which never fills a link to its last bit.",
         gt=0,
         le=1,
@@ -187,12 +187,12 @@ class Links:
     # The fold. Which requests have finished and which replicas have left, `policies.state.loads` knows.
 
     def shipping(self, op: Shipping) -> None:
-        """Reserve a transfer, or plan it anew."""
+        """Reserve a transfer, or plan it again."""
         if op.request_id in self._ended or op.request_id in self._old_ended:
             return
         current = self.transfers.get(op.request_id)
         if current is not None:
-            # Of two of one moment any, but everywhere the same.
+            # Two of one moment: any of them, but the same at all replicas.
             if _version(op) <= _version(current.shipping):
                 return
             self._drop(op.request_id, NEVER_US)
@@ -409,7 +409,7 @@ class Links:
             (shipping.start_us, transfer.until_us, transfer.rate),
             (shipping.start_us, transfer.burst_until_us, transfer.burst),
         ):
-            # What has not begun was never there.
+            # A transfer that has not begun was never there.
             load.timetable.add(max(begin_us, at_us), end_us, -rate)
         # The rest has crossed too, as late as can be: then it is in all seconds that may see it.
         rules = self.rules.get(shipping.link)

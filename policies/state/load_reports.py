@@ -1,4 +1,4 @@
-"""What of its requests a replica tells the others one by one, and the vectors that tell them the rest.
+"""Select the operations that a replica tells the others one by one; its vectors tell the rest.
 
 Placed, new                     told: a prompt, an arrival, and load until the next vector
 Placed again (a renewal)        not told: the next vector, a full one, has it
@@ -18,11 +18,11 @@ from policies.state.waiting import Tickets
 
 
 class LoadReports:
-    """Decides what is told. It is asked before an operation is applied here.
+    """Decides which operations are told. It is asked before an operation is applied here.
 
     Args:
-        loads: What this replica has in flight.
-        tickets: What waits.
+        loads: Requests in flight at this replica.
+        tickets: Waiting requests.
         links: Transfers under way.
         pooled: Slots of workers whose prompts go into a pool.
         name_at: Id of the worker in a slot.
@@ -63,10 +63,10 @@ class LoadReports:
         return isinstance(op, Finished) and op.request_id in self._links.transfers
 
     def vector(self, now_us: int, *, full: bool) -> LoadVector:
-        """Return what is in flight now.
+        """Return the load in flight now.
 
         Args:
             now_us: Log time, later than that of all own placements.
-            full: With all that is in flight; else what changed since the vector before.
+            full: True for all load in flight; else only the changes since the vector before.
         """
         return self._loads.own_vector(now_us, self._name_at, full=full)

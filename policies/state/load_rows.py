@@ -1,13 +1,13 @@
-"""Rows of `LoadVector`: what each other replica has in flight at each worker, by its own newest word.
+"""Rows of `LoadVector`: load of each other replica at each worker, by its own newest word.
 
     Book             one replica
       cells[slot]      the numbers of its row at a worker, as told; `times`: log time of the vector
-      places[slot]     what it placed there since its newest row, counted on top of that
+      places[slot]     its placements there since its newest row, counted on top of that
     heads[slot, replica]   when its oldest prefill there was placed: the row's, since that is older, if any
 
-A vector replaces the rows that it names, and a full one all; a newer row stays, whatever comes later. A row
-absorbs what its replica placed there until then. So a replica that dies is one subtraction, whatever it had
-in flight.
+A vector replaces the rows that it names, and a full one all; a newer row stays when an older one comes late.
+A row *absorbs* what its replica placed there until then. So a replica that dies is one subtraction, with any
+number of requests in flight.
 
 Most vectors name a few workers: a call of numpy costs as much as a row in plain Python (1 to 2 us), so numpy
 is for those of more than `FEW`.
@@ -98,8 +98,8 @@ class Place:
     """One replica at one worker.
 
     Attributes:
-        slot: Of the worker; -1 once another worker has its slot.
-        increments: What the replica placed there since its newest row.
+        slot: Slot of the worker; -1 once another worker has it.
+        increments: Placements of the replica there since its newest row.
     """
 
     __slots__ = ("book", "increments", "slot")
@@ -125,12 +125,12 @@ class Place:
 
 
 class Book:
-    """What one replica told, and placed since.
+    """Rows and later placements of one replica.
 
     Attributes:
         newest_us: Log time of its newest vector; -1 for none.
-        full_us: Of its newest full one.
-        until_us: What it placed until then is in a full vector, or void. Never falls.
+        full_us: Log time of its newest full one.
+        until_us: Its placements until then are in a full vector, or void. Never falls.
         last_us: Not before its newest increment.
         open: Places with increments, by slot.
     """
@@ -154,7 +154,7 @@ class Book:
         self.times_at = numbers(times)
 
     def counted_us(self, slot: int) -> float:
-        """What it placed at a worker until this log time is in its row, or void."""
+        """Log time until which its placements at a worker are in its row, or void."""
         return max(self.times_at[slot], self.until_us)
 
     def dumped(self) -> Iterator[LoadVector]:
@@ -193,7 +193,7 @@ class Book:
         return max(self.times_at[slot], self.full_us) + 1.0
 
     def increments(self) -> Iterator[tuple[int, Increment]]:
-        """What it placed since its newest rows, with slots."""
+        """Its placements since its newest rows, with slots."""
         for place in self.open.values():
             for increment in place.increments:
                 yield place.slot, increment
@@ -256,7 +256,7 @@ class LoadRows:
         """Take the rows of a vector that are newer than those known.
 
         Args:
-            book: Of its replica.
+            book: Book of its replica.
             op: The vector.
             slots: Slots of its workers.
             rows: Its rows (`unpacked`).
@@ -278,7 +278,7 @@ class LoadRows:
         return moved, fell
 
     def count(self, book: Book, slot: int, increment: Increment) -> bool:
-        """Count what a replica placed after its newest row; True if it may be the oldest prefill."""
+        """Count a placement of a replica after its newest row; True if it may be the oldest prefill."""
         place = book.places.get(slot) or self.place(book, slot)
         return self.add(place, increment)
 
@@ -337,7 +337,7 @@ class LoadRows:
         return None
 
     def drop(self, book: Book, until_us: int, *, placed: bool = True) -> Slots:
-        """Void what a replica told until a log time, and what it ``placed``; return the slots."""
+        """Void the rows of a replica until a log time, and if ``placed`` its placements; return the slots."""
         moved = set[int]()
         if placed:
             self._absorb(book, until_us, moved, set())
@@ -481,7 +481,7 @@ class LoadRows:
         moved.update(slots.tolist())
 
     def _absorb(self, book: Book, until_us: int, moved: set[int], fell: set[int]) -> None:
-        """Count what a replica placed until a log time no longer by itself."""
+        """Count a replica's placements until a log time no longer by themselves."""
         for slot, place in list(book.open.items()):
             gone = place.taken(until_us)
             if gone:
@@ -500,7 +500,7 @@ class LoadRows:
             sums[4][slot] -= context_tokens
 
     def _find_head(self, book: Book, slot: int) -> None:
-        """Find the oldest prefill of a replica at a worker anew."""
+        """Search for the oldest prefill of a replica at a worker again."""
         key = slot * self._width + book.index
         self._heads_at[key], self._services_at[key], _ = book.head(slot)
         self._find_first(slot)

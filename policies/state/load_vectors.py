@@ -1,8 +1,8 @@
-"""When a replica tells the others what it has in flight (`policies.LoadVector`).
+"""Times at which a replica tells the others its load in flight (`policies.LoadVector`).
 
     a first token, an end   within `INTERVAL_S`, with the flush that is due then
-      while requests wait   with the next flush: the room that it made is what they wait for
-      alone                 within `ALONE_S`: a newcomer begins with what was told last
+      while requests wait   with the next flush: they wait for the room that it made
+      alone                 within `ALONE_S`: a newcomer begins with the last vector
     nothing, or placements  all again each `FULL_S`, as long as anything is in flight
     a vector may be lost    all, as soon as possible
 
@@ -28,7 +28,7 @@ FULL_S = 2.0
 
 
 class LoadPort(Protocol):
-    """What a replica has in flight, and what of it the others are told (`policies.state.load_reports`)."""
+    """Load of a replica in flight, and the part that it tells the others (`policies.state.load_reports`)."""
 
     @property
     def due(self) -> bool:
@@ -36,13 +36,13 @@ class LoadPort(Protocol):
 
     @property
     def urgent(self) -> bool:
-        """True if others may wait for what changed."""
+        """True if others may wait for the changes."""
 
     def tells(self, op: Op, /) -> bool:
         """True if an own operation, not yet applied, must be told; else the next vector tells it."""
 
     def vector(self, now_us: int, /, *, full: bool) -> LoadVector:
-        """Return what is in flight at a log time: all, or what changed since the last vector."""
+        """Return the load in flight at a log time: all, or the changes since the last vector."""
 
 
 class LoadVectors:
@@ -74,7 +74,7 @@ class LoadVectors:
         self._closed = True
 
     def lost(self) -> None:
-        """Tell everything next: what was told may not have reached everybody."""
+        """Tell everything next: earlier vectors may not have reached all replicas."""
         self._lost = True
 
     def wait_s(self) -> float | None:

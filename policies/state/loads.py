@@ -11,14 +11,14 @@ paths, for its requests in flight. A request is in flight if it has not finished
 later than its replica's newest `Left`. It counts as one arrival, by the first placement with paths that is
 seen.
 
-So a replica counts its own requests. Of the others it hears the sums (`LoadVector`), some 25 times a second:
+So a replica counts its own requests. The others tell it their sums (`LoadVector`), some 25 times a second:
 
-    sum at a worker = own reservations + rows of the others + what they placed since their newest vector
+    sum at a worker = own reservations + rows of the others + their placements since their newest vector
 
 A row *absorbs* what its replica placed there at or before its time, since it counts that; a placement alone
 makes no row. So the others' requests are no reservations, but a few numbers until the next row
-(`policies.state.load_rows`). Of a replica that sends no vectors (an older version) all are reserved until
-they end.
+(`policies.state.load_rows`). All requests of a replica that sends no vectors (an older version) are reserved
+until they end.
 
 Backlog ``V`` of a worker is the seconds of prefill reserved there, less the time its oldest prefill (the
 *head*) has had: an engine slower than predicted never looks idle while a request still waits for its first
@@ -75,7 +75,7 @@ NEVER_US = 2**62
 """A log time that does not come."""
 
 STALE_MAX = 16
-"""A worker's heap of prefills is made anew when it holds so many entries above twice the live ones."""
+"""A worker's heap of prefills is rebuilt when its entries exceed twice the live ones by this number."""
 
 LEADERS_MAX = 32
 """Prefills of other replicas at one worker whose prompts are remembered for followers."""
@@ -95,7 +95,7 @@ class Reservation(msgspec.Struct, gc=False, eq=False):
         arrived: It was counted as an arrival.
         prefilled_us: Log time of its first token; 0 before.
         finished: It finished, and is never in flight again.
-        path: Of its prompt, while it prefills a single one (`policies.dispatch.followers`).
+        path: Path of its prompt, while it prefills a single one (`policies.dispatch.followers`).
         safe_blocks: Cached blocks of that, predicted.
     """
 
@@ -337,7 +337,7 @@ class Loads:
         return False
 
     def _placed_there_again(self, book: Book, op: Placed, slot: int) -> bool:
-        """The same for a repetition or a renewal, and for one of which more is known, or has no prompt."""
+        """The same for a repetition or a renewal, and for one that is known better, or has no prompt."""
         request_id = op.request_id
         request = self._recalled(request_id)
         if request is None:
@@ -362,7 +362,7 @@ class Loads:
         return arrives
 
     def _place_again(self, request: Reservation, op: Placed, slot: int) -> None:
-        """Renew what is remembered of a request."""
+        """Renew the memory of a request."""
         if request.slot != slot:
             self._ended_at[slot].append(op.request_id)
         request.replica, request.slot, request.at_us = op.replica, slot, max(request.at_us, op.at_us)
@@ -412,7 +412,7 @@ class Loads:
         return list(slots)
 
     def told(self, op: LoadVector, slot_of: Callable[[str], int]) -> list[int]:
-        """Take what another replica has in flight, and return the slots at which there is less now.
+        """Take another replica's load in flight, and return the slots with less load than before.
 
         Args:
             op: Its vector.
@@ -443,7 +443,7 @@ class Loads:
         return list(fell)
 
     def own_vector(self, now_us: int, name_at: Callable[[int], str] = str, *, full: bool) -> LoadVector:
-        """Return what this replica has in flight, and empty `changed`.
+        """Return the load that this replica has in flight, and empty `changed`.
 
         Args:
             now_us: Log time, later than all that it placed.
@@ -561,7 +561,7 @@ class Loads:
                     if trace is not None and trace.slot == slot:
                         del traces[request_id]
 
-    # What decisions read.
+    # Values that decisions read.
 
     def knows(self, request_id: str) -> bool:
         """True if a request is in flight or remembered."""
@@ -799,13 +799,13 @@ class Loads:
         return self._traces.get(request_id) or self._old_traces.get(request_id)
 
     def _recalled(self, request_id: str) -> Reservation | None:
-        """What is remembered of a request, with room for more than its place."""
+        """Remembered state of a request, with room for more than its place."""
         known = self._trace(request_id)
         if not isinstance(known, Place):
             return known
         replica, counted_us = known.book.replica, known.book.until_us
         if self._rows.books.get(replica) is known.book:
-            counted_us = -1  # its book knows what it counts
+            counted_us = -1  # its book knows the counted requests
         request = Reservation(replica, known.slot, counted_us, arrived=True)
         for each, at_us, _, *work in known.increments:
             if each == request_id:
@@ -856,7 +856,7 @@ class Loads:
             self._prefill_tokens_at[slot] -= request.uncached_tokens
 
     def _let_go(self, replica: str, until_us: int) -> set[int]:
-        """Release what a replica placed until a log time; return the slots."""
+        """Release a replica's placements until a log time; return the slots."""
         gone = [
             (request_id, request)
             for request_id, request in self._of_replica.get(replica, {}).items()
@@ -870,7 +870,7 @@ class Loads:
         return slots
 
     def _hand_over(self, replica: str) -> None:
-        """Count what a replica placed until its vectors absorb it: it sends its first one."""
+        """Count a replica's placements until its vectors absorb them: it sends its first one."""
         for request_id, request in list(self._of_replica[replica].items()):
             self._let_go_one(request_id, request)
             self._count_there(request_id, request)
@@ -882,7 +882,7 @@ class Loads:
                 request.path = b""
 
     def _drop_rows(self, book: Book, until_us: int, *, placed: bool = True) -> list[int]:
-        """Void the vectors of a replica, and what it ``placed``, until a log time; return the slots."""
+        """Void a replica's vectors until a log time, and if ``placed`` its placements; return the slots."""
         slots = self._rows.drop(book, until_us, placed=placed)
         self._find_heads(slots)
         moved: list[int] = slots.tolist()
@@ -928,7 +928,7 @@ class Loads:
         leaders[op.request_id] = op
 
     def _goes_on(self, op: Placed, slot: int) -> int:
-        """Newest placement of a leader whose prefill may go on, by what is told; 0 if it may not."""
+        """Newest placement of a leader whose prefill may go on, as far as told; 0 if it may not."""
         known, at_us, book = self._trace(op.request_id), op.at_us, self._rows.books.get(op.replica)
         if isinstance(known, Reservation):
             if known.prefilled_us or known.finished:
@@ -985,7 +985,7 @@ class Loads:
             at_us, request_id = heap[0]
             request = requests.get(request_id)
             if request is not None and not request.prefilled_us and request.at_us == at_us:
-                # Of a row and a reservation of one moment the longer one counts, as of two rows.
+                # The longer one of a row and a reservation of one moment counts, as of two rows.
                 if not placed_us or (at_us, -request.service_us) < (placed_us, -service_us):
                     placed_us, service_us, head_id = at_us, request.service_us, request_id
                 break

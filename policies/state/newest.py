@@ -1,4 +1,4 @@
-"""A bounded set of operations of one kind, of which the newest are kept, alike on every replica.
+"""A bounded set of operations of one kind: the newest are kept, the same ones on every replica.
 
 The newest ``kept`` operations depend on neither their order nor their number. So the set is part of the fold
 (`policies.fleet.fleet`), and snapshots merge with it.

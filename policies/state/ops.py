@@ -8,7 +8,7 @@ skipped and counted (design section 6), one of `RETIRED_TAGS` skipped uncounted.
     request:  Placed -> FirstToken -> Finished        (all by the replica that owns the request)
               Placed -> Finished                      (a short answer, or none)
               Waiting -> Placed | Finished            (before that, if no worker had room)
-    loads:    LoadVector                              (absorbs what its replica placed there before)
+    loads:    LoadVector                              (absorbs its replica's earlier placements)
     cache:    Insert, Trim, Forget, EndGone, EndReach (`radix.ops`)
     replica:  Left                                    (shut down, or its heartbeat expired)
     links:    Shipping -> Shipped | Finished          (the hand-over of a request whose prefill is remote)
@@ -147,7 +147,7 @@ class Placed(msgspec.Struct, frozen=True, array_like=True, tag=10, gc=False):
             uncached tokens in the home site, or over an abundant link anywhere
             (`OffloadVerdict.judged_tokens`), for the slow loop. -1 otherwise, and in the decode half of a
             pair.
-        junction_blocks: Where windows or states count: blocks of the only path that the worker held, after
+        junction_blocks: For windows or states, blocks of the only path that the worker held, after
             which the prompt leaves its cache (`radix.windows`). 0 for none.
         block_tokens: Tokens in one block of the paths, where they differ from those of token ids: text is cut
             by bytes. 0 where they do not.
@@ -190,14 +190,14 @@ class Finished(msgspec.Struct, frozen=True, array_like=True, tag=12, gc=False):
 
 
 class Left(msgspec.Struct, frozen=True, array_like=True, tag=13, gc=False):
-    """A replica is gone: drop what it reported in flight or waiting at or before ``at_us``."""
+    """A replica is gone: drop its requests in flight or waiting at or before ``at_us``."""
 
     replica: Name
     at_us: LogTime
 
 
 class LoadVector(msgspec.Struct, frozen=True, array_like=True, tag=35, gc=False):
-    """What a replica has in flight at a log time, at workers with a row.
+    """Load that a replica has in flight at a log time, at workers with a row.
 
     A row includes all that it placed there at or before that time.
 
@@ -252,7 +252,7 @@ class Waiting(msgspec.Struct, frozen=True, array_like=True, tag=14, gc=False):
 class Shipping(msgspec.Struct, frozen=True, array_like=True, tag=15, gc=False):
     """The KV of a request will cross from one site to another, and uses a part of the link then.
 
-    Repeated with a later time it is planned anew. A `Shipped` or a `Finished` with its id, that of the
+    Repeated with a later time it is planned again. A `Shipped` or a `Finished` with its id, that of the
     `Placed` on the decode worker, ends it, even one that comes before it.
 
     Attributes:
@@ -771,7 +771,7 @@ class OpDecoder(Generic[AnOp]):
         self._tags = frozenset(map(tag_of, kinds))
 
     def decode(self, data: bytes) -> Decoded[AnOp]:
-        """Decode one log entry; whatever its bytes are, nothing is raised."""
+        """Decode one log entry; invalid bytes raise nothing."""
         if len(data) > ENTRY_BYTES_MAX:
             return Decoded([], invalid=1)
         try:
@@ -843,5 +843,5 @@ _ops: OpDecoder[Op] = OpDecoder(OP_KINDS)
 
 
 def decode_ops(data: bytes) -> Decoded[Op]:
-    """Decode operations that were encoded as one log entry; whatever the bytes are, nothing is raised."""
+    """Decode operations that were encoded as one log entry; invalid bytes raise nothing."""
     return _ops.decode(data)

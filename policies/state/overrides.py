@@ -7,8 +7,8 @@ replica's start. The shell knows their meaning; here a value is a text.
     change B   policy=affinity, size=100    ├─ newest on each key ─> values: policy=affinity, size=back
     change C   size=back                    ┘
 
-Of each key the newest ``(at_us, replica, change_id)`` counts, so replicas that saw the same changes agree
-whatever the order was. The newest `HISTORY_MAX` changes are kept whole, and of the older ones the last on
+The newest ``(at_us, replica, change_id)`` of each key counts, so replicas that saw the same changes in any
+order agree. The newest `HISTORY_MAX` changes are kept whole, and of the older ones the last on
 each key: so the values *before* any kept change are known, and another change can bring them back. Both
 follow from the set of all changes, and travel in snapshots as operations.
 """
@@ -95,7 +95,7 @@ class Overrides:
         return None
 
     def digest(self) -> str:
-        """A text that is equal wherever the same changes count, and another one otherwise."""
+        """A text that is equal at replicas with the same changes, and another one otherwise."""
         text = repr([(key, version_of(self._newest[key])) for key in sorted(self._newest)])
         return xxhash.xxh3_64_hexdigest(text.encode())
 

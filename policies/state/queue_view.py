@@ -32,11 +32,11 @@ class QueueView(msgspec.Struct, frozen=True, gc=False):
     """The queue, seen by one request.
 
     Attributes:
-        tickets: All that wait; None if there are none.
-        lane: Of the request.
+        tickets: All waiting tickets; None if there are none.
+        lane: Lane of the request.
         workers: Workers that serve that lane, >= 1.
         arrived_us: Log time of the request's arrival.
-        k: Of the order (`policies.state.waiting`).
+        k: Weight k of the order (`policies.state.waiting`).
         committed_s: Backlog up to which a worker is given more (`fleet.admission`). The engine serves that in
             its own order; no request overtakes it.
         own: The request's own ticket, if it waits already.

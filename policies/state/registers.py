@@ -2,7 +2,7 @@
 
     put(op) ── newer than its subject's ──> kept ── too many ──> the oldest goes, for good
 
-The content follows from the set of all operations, whatever their order and number: the newest of each
+The content follows from the set of all operations, in any order and number: the newest of each
 subject, and of these the newest ``kept``. So registers are part of the fold (`policies.fleet.fleet`), and no
 stream of new names can fill the memory of a replica. A dropped subject comes back with a newer operation
 only.
@@ -33,7 +33,7 @@ class Registers(Generic[R]):
     Attributes:
         known: The newest operations, by subject; only `put` and `discard` change it.
         revision: Counts changes.
-        digest: Of the newest words; of a kind that replicas do not compare, of none.
+        digest: Digest of the newest words; empty for a kind that replicas do not compare.
     """
 
     __slots__ = ("_floor", "_kept", "digest", "kind", "known", "revision")

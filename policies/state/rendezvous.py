@@ -1,4 +1,4 @@
-"""Rendezvous hashing: every replica ranks the same workers alike for one key, without talking.
+"""Rendezvous hashing: every replica ranks the same workers in the same order for one key, without talking.
 
 Each (key, worker) pair gets a 64-bit weight; the worker with the highest weight wins. Removing a worker moves
 only the keys it had won, adding one moves only the keys it wins, and the order of the workers does not matter
@@ -39,7 +39,7 @@ def weights(key: int, worker_hash: Word) -> Word:
 
 
 def turn_key(key: int, sequence: int) -> int:
-    """Derive another key for each turn, so that the same prompt draws anew every time."""
+    """Derive another key for each turn, so that the same prompt draws again every time."""
     return (key ^ (sequence + 1) * _GOLDEN) * _GOLDEN & _MASK
 
 

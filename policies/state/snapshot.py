@@ -1,7 +1,7 @@
 """A snapshot of the fleet as pieces of bytes, each well under a megabyte: writing one, and merging it.
 
     [requests] ...            encoded operations: in flight, waiting or shipped, `PIECE_OPS` in each, and
-                              what other replicas have in flight, as vectors
+                              load of other replicas in flight, as vectors
     [page of the tree] ...    `radix.TreePage`
     [summary]                 the number of each, and the small state; last, as it is known then
 
@@ -117,7 +117,7 @@ def written(
     """
     history, charges = parts.loads.dump_history(), parts.fairness.dump()
     lengths, uncached_lengths = parts.lengths.dump(), parts.uncached_lengths.dump()
-    # Of what is in flight only what was already at the start, so that it agrees with the history.
+    # Only requests that were in flight at the start, so that they agree with the history.
     inflight = pages = 0
     for piece in _requests(parts, name_at):
         inflight += piece is not None

@@ -100,7 +100,7 @@ class Tickets:
         )
         current = self._waiting.get(op.request_id)
         if current is not None:
-            # Of two of one moment any, but everywhere the same.
+            # Two of one moment: any of them, but the same at all replicas.
             if (op.at_us, ticket) <= (current.at_us, current):
                 return
             self._drop(current)
@@ -251,7 +251,7 @@ class Tickets:
         replica: str | None = None,
         skip: Collection[str] = (),
     ) -> Ticket | None:
-        """The same among all tickets of these lanes, whichever worker they wait for."""
+        """The same among all tickets of these lanes, for any worker."""
         replicas = self._of_replica if replica is None else (replica,)
         lines = [line for each in replicas for line in self._own_lines(each).of_lanes(lanes)]
         return self._best(lines, now_us, skip)
@@ -321,10 +321,10 @@ class Tickets:
     def worst(self, replica: str, flow: str, service_us: int) -> Ticket | None:
         """Return the ticket of a replica that a request displaces when the queue is full; None for none.
 
-        A lower class first. Of its own class a flow that has more work waiting, at all replicas and by its
+        A lower class first. In its own class, a flow that has more work waiting, at all replicas and by its
         weight, than its own would have with it: places in a full queue are the shared resource then, and if
         the latest request always got one, the busiest client would be served most (the longest queue is cut,
-        as in McKenney, Stochastic Fairness Queueing, INFOCOM 1990). Of that flow the greatest key.
+        as in McKenney, Stochastic Fairness Queueing, INFOCOM 1990). That flow loses its greatest key.
         """
         own, weight_of, rows = self._own_lines(replica), self.fairness.weight_of, self.fairness.rows
         work_us = rows.work_us
@@ -366,7 +366,7 @@ class Tickets:
         return min(self._firsts(lines, allowed), default=None)
 
     def _best_but(self, lines: list[Line], now_us: int, skip: Collection[str]) -> Ticket | None:
-        """Return the best but some requests: a flow of which only these wait does not compete."""
+        """Return the best but some requests: a flow with no other waiting ones does not compete."""
         firsts: dict[str, dict[str, Ticket]] = {}
         for line in lines:
             for name, heaps in line.classes.items():

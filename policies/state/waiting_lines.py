@@ -4,7 +4,7 @@
       class ──> Flows ──> Heap    by flow, the least key first
 
 A ticket that ends stays in its heap until it comes to the top, or until the heap is mostly such tickets and
-is made anew. So putting and ending cost O(log n), spread over many.
+is rebuilt. So putting and ending cost O(log n), spread over many.
 """
 
 import heapq
@@ -21,7 +21,7 @@ SPARE = 16
 
 
 class Ticket(msgspec.Struct, frozen=True, order=True, gc=False, kw_only=True):
-    """A waiting request (`ops.Waiting`). Of two the lesser goes first: by key, then by arrival.
+    """A waiting request (`ops.Waiting`). The lesser of two goes first: by key, then by arrival.
 
     ``slot`` is that of the worker it waits for; -1 if any of its lane will do.
     """
@@ -247,5 +247,5 @@ class OwnLines:
         return self._by_key.first(waiting)
 
     def of_lanes(self, lanes: Iterable[str]) -> list[Line]:
-        """Lines of all tickets of some lanes, whichever worker they wait for."""
+        """Lines of all tickets of some lanes, for any worker."""
         return [line for lane in lanes if (line := self._of_lane.get(lane)) is not None]

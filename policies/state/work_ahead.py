@@ -17,7 +17,7 @@ from policies.estimates.costs import Floats
 from policies.state.waiting_lines import Ticket
 
 CHANGES_PER_TICKET = 1 / 16
-"""Changes for each ticket after which the table is made anew."""
+"""Changes for each ticket after which the table is rebuilt."""
 
 SMALL = 256
 """Up to this many tickets Python sorts sooner than numpy; the table is the same."""

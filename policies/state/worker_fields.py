@@ -1,4 +1,4 @@
-"""A worker's entry in the log: fields and labels, of each of which the newest word counts.
+"""A worker's entry in the log: the newest word on each field and each label counts.
 
 An entry is a `WorkerPut`. One without stamps adds a worker, and begins a *generation* of it: all of its
 fields have the time and the writer of the entry. A change carries the whole entry, the generation that it
@@ -10,8 +10,8 @@ changes, and a stamp for each field and each label that was changed since:
     merged        zone=b role=plain drains      drains: (5, one), zone: (5, two)
 
 So any number of writers may change one worker at once, and none of their changes is lost; two changes of one
-field leave the newer one. A label that was taken away keeps its stamp. Of two generations the newer one
-counts whole. Merging commutes, associates and repeats harmlessly.
+field leave the newer one. A label that was taken away keeps its stamp. The newer of two generations counts
+whole. Merging commutes, associates and repeats harmlessly.
 
 A version that knows no stamps takes the newest entry whole, and begins a generation with each of its own.
 """
@@ -71,7 +71,7 @@ def changed(
 
 
 def merged(one: WorkerPut, two: WorkerPut) -> WorkerPut:
-    """Return what two entries of one worker say together."""
+    """Return the merged entry of two entries of one worker."""
     generation = generation_of(one)
     if generation != generation_of(two):
         return max(one, two, key=generation_of)

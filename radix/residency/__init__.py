@@ -1,4 +1,4 @@
-"""What engines say they hold, and the operations on the tree that follow from it."""
+"""Blocks that engines say they hold, and the operations on the tree that follow from them."""
 
 from radix.residency.engine_events import BlocksRemoved, BlocksStored, CacheCleared, EngineEvent
 from radix.residency.residency import Residency

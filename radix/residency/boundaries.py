@@ -4,7 +4,7 @@ Without memory below the device: where all blocks before are held, and every win
 
 An engine with host memory (vLLM 0.32, ``v1/core/sched/scheduler.py`` and ``OffloadingConnectorScheduler``;
 SGLang's radix tree is of that shape anyway) takes the longest prefix that its device alone can go on from,
-and asks the tiers below for what follows. So they must hold
+and asks the tiers below for the following blocks. So they must hold
 
     every block from there on, also those that the device has behind a gap;
     each window from there on, or a whole one of their own: windows of both are not put together.
@@ -14,7 +14,7 @@ in it and the block between is held below. A chain over a run is one addition of
 along the held blocks. `Run.chains` keeps them for the runs that leave it.
 
 An engine with linear states begins at the last block of its device, although the state may lie before it
-(``get_computed_blocks_for_connector``). What lies between is not promised.
+(``get_computed_blocks_for_connector``). The blocks between are not promised.
 """
 
 from collections.abc import Callable, Iterable
@@ -45,8 +45,8 @@ def valid(groups: "Groups", run: "Run", reached: int) -> int:
 def chained(groups: "Groups", run: "Run") -> tuple[int, tuple[int, ...]]:
     """Return the boundaries of an engine with tiers, and the run's chains; see the module.
 
-    The chains of the parent are up to date. The first is what the device holds from the beginning, the second
-    what the tiers below hold from the last boundary of the device, and then one for each partial group.
+    The chains of the parent are up to date. The first is the device's part from the beginning, the second
+    the lower tiers' part from the last boundary of the device, and then one for each partial group.
     """
     full, partial, whole = groups.full, groups.partial, (1 << run.size) - 1
     parent = run.parent
@@ -67,7 +67,7 @@ def chained(groups: "Groups", run: "Run") -> tuple[int, tuple[int, ...]]:
 
 
 def carried(chains: tuple[int, ...], depth: int) -> int:
-    """What a run carries to another that leaves it behind ``depth`` of its blocks: a bit for each chain."""
+    """Bits that a run carries to another that leaves it behind ``depth`` of its blocks, one per chain."""
     bits = 0
     for number, chain in enumerate(chains):
         bits |= (chain >> (depth - 1) & 1) << number

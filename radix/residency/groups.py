@@ -97,7 +97,7 @@ class Groups:
         block_tokens: Tokens of the blocks whose places are known; 0 until one is.
         full: Groups that demand every block.
         partial: The others, each with the blocks in a row that it demands.
-        needs_below: What each of these demands of memory below the device.
+        needs_below: Blocks that each of these demands of memory below the device.
         reach_back: The greatest of these demands.
         tiered: True once blocks were stored below the device.
         has_states: True if a group has linear states.

@@ -99,7 +99,7 @@ class Residency:
 
     @property
     def readable(self) -> bool:
-        """True if the changes reported to the tree are what the engine can reuse.
+        """True if the tree gets exactly the blocks that the engine can reuse.
 
         False after a rank had more handles than are kept, and while a group's blocks have no places: models
         of sliding windows only, whose stores do not name their blocks, or groups with different block sizes.
@@ -212,7 +212,7 @@ class Residency:
         self._ends, self._touched = {}, {}
         self._emptied = True
 
-    # What follows.
+    # Consequences of the events.
 
     def _judge_all(self) -> None:
         for run in self.runs.values():
@@ -349,7 +349,7 @@ class Residency:
         return ops
 
     def _no_junctions(self, settled: Iterable[tuple[Run, int]], worker: str, at_us: int) -> list[TreeOp]:
-        """Take back the ends that placements expected where a prompt left what was held (`radix.windows`).
+        """Take back the ends that placements expected where a prompt left the held blocks (`radix.windows`).
 
         An engine keeps a window there only if its device held all before: below it there are no junctions.
         """

@@ -75,7 +75,7 @@ class Run(msgspec.Struct, eq=False, gc=False):
             `UNREACHED` if not even its start.
         reported: Tree blocks reported to the tree; ``first`` if none of its own.
         valid: Boundaries from which the engine can go on: bit i behind block i.
-        chains: Of an engine with tiers, what the runs that leave it have to know: `boundaries.chained`.
+        chains: Bits that the runs that leave it need, if the engine has tiers: `boundaries.chained`.
         low: First block that changed since the last report to the tree.
         high: Last one.
         shed: Blocks that the engine needs to get further were removed since the last report.

@@ -8,7 +8,7 @@
 GET, HEAD and `READING_POSTS` need the role *read*, all else *write*.
 
 Encoders register themselves on the data port, which changes the fleet. They need a token of the role *write*,
-or the gateway's key, wherever a token, the gateway's key or keys of tenants are configured.
+or the gateway's key, if a token, the gateway's key or keys of tenants are configured.
 
 An open API is still closed to web pages of other sites, which an operator's browser could send changes for.
 So requests that a browser sends for another site are refused, and the name in ``Host`` must be an address,

@@ -64,45 +64,45 @@ def make_data_api(parts: AdminParts, lifespan: Any) -> FastAPI:
 
 def make_admin_api(parts: AdminParts, console: EventStream) -> FastAPI:
     """Build the application of the admin API's own port."""
-    api = _made(parts, None, f"{_LISTED} What clients send goes to the data port.", administers=True)
+    api = _made(parts, None, f"{_LISTED} Requests of clients go to the data port.", administers=True)
     add_health(api, parts)
     add_metrics(api, parts)
     _add_admin(api, parts, console)
     return api
 
 
-_LISTED = "GET /openapi.json lists what there is."
+_LISTED = "GET /openapi.json lists all routes."
 
 ABOUT = """Everything here may also be written with `/admin` in front, and is asked with
 `Authorization: Bearer TOKEN`: a token of `admin.tokens_file` (made by `cacheway keys admin`), or
-`server.api_key` without such a file. What reads needs the role read, all else the role write.
+`server.api_key` without such a file. Routes that read need the role read, all others the role write.
 
-What is changed holds for all replicas, and is written to the audit."""
+A change holds for all replicas, and is written to the audit."""
 
 TAGS = {
-    "workers": "Who serves, in which role, how well; adding, changing, draining and removing.",
+    "workers": "Workers, their roles and health; adding, changing, draining and removing.",
     "queue": "Requests that wait for a worker with room, at all replicas.",
-    "settings": "What is set, and what may be changed while the gateway runs.",
-    "decisions": "Why requests went where they went, and what would be decided now.",
-    "tree": "What is known of the workers' caches.",
+    "settings": "Settings, and changes of them while the gateway runs.",
+    "decisions": "Reasons of past decisions, and dry runs of new ones.",
+    "tree": "Known cached blocks of the workers.",
     "links": "Links between sites, and prefill in another site.",
-    "tenants": "Who may use the gateway, and how much. Changed in the keys file, which is read again.",
+    "tenants": "Tenants and their limits. Changed in the keys file, which is read again.",
     "replicas": "The copies of this gateway that share one log.",
-    "audit": "Who changed what.",
-    "console": "The console's page, and what it shows.",
+    "audit": "Changes and their authors.",
+    "console": "The console's page and its data.",
     "health": "For probes and scrapers; without a token.",
-    "models": "What clients ask beside what is proxied.",
+    "models": "Requests of clients that are not proxied.",
     "encoders": "For SGLang's encoders, which register themselves.",
     "peers": "The dialect of the older routers.",
 }
 
 
 class ErrorDetail(BaseModel):
-    """What went wrong."""
+    """Description of an error."""
 
     message: str = Field(description="For people.")
-    type: str = Field(description="Whose fault it is.", examples=["invalid_request_error"])
-    param: str | None = Field(description="Which part of the request, if it is one.")
+    type: str = Field(description="Kind of the error, by its cause.", examples=["invalid_request_error"])
+    param: str | None = Field(description="Wrong part of the request, if it is one.")
     code: str | None = Field(description="For programs.", examples=["worker_not_found"])
 
 
@@ -114,11 +114,11 @@ class ErrorBody(BaseModel):
 
 ERRORS: dict[int | str, dict[str, Any]] = {
     "4XX": {
-        "description": "The request is at fault: 400 a wrong value, 401 no valid token, 403 a token that may "
-        "not, 404 nothing of that name, 405 another method.",
+        "description": "The request is at fault: 400 a wrong value, 401 no valid token, 403 a token without "
+        "the right, 404 an unknown name, 405 another method.",
     },
     "5XX": {
-        "description": "The gateway or a worker is: 502 a worker did not answer, 503 nobody can just now.",
+        "description": "The gateway or a worker is at fault: 502 a worker did not answer, 503 none can now.",
     },
 }
 """Errors of every route, for the document only: FastAPI would build a validator of them for each route, which
@@ -146,7 +146,7 @@ def _made(parts: AdminParts, lifespan: Any, elsewhere: str, *, administers: bool
         return any(isinstance(each, Route) and each.path_regex.match(path) for each in api.routes)
 
     def hint(path: str, headers: Sequence[Header]) -> str:
-        """Say what was meant, and where the admin API is only to those who may use it."""
+        """Suggest the intended path; the admin API's address only to clients that may use it."""
         mine = access.is_known(headers) and (administers or path.split("/")[1] in OWN_ROOTS)
         return suggestion_of(path) or (elsewhere if mine else "")
 

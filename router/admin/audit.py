@@ -115,11 +115,11 @@ def add_audit_view(api: FastAPI, fleet: FleetState) -> None:
 
     @api.get("/audit", tags=["audit"])
     async def audit(
-        limit: Annotated[int, Query(ge=1, le=AUDIT_KEPT, description="How many at most.")] = 100,
+        limit: Annotated[int, Query(ge=1, le=AUDIT_KEPT, description="Most entries.")] = 100,
     ) -> dict[str, Any]:
-        """The newest changes, the newest first: who, when, what, and with which outcome.
+        """The newest changes, the newest first: author, time, change and outcome.
 
-        Every replica knows those of all; what was refused or failed is in the log of the one that was asked.
+        Every replica knows all of them; the log of the replica that was asked has refused and failed ones.
         """
         return {"changes": [_described(op) for op in fleet.audit.latest(limit)], "total": len(fleet.audit)}
 

@@ -42,7 +42,7 @@ HEADERS = {
 
 _EVENT = 'event: change\ndata: {"at_unix_s":1767225600.0,"loads":[[3,1.25,4,62]]}\n\n'
 
-_UNCHANGED: dict[int | str, dict[str, Any]] = {304: {"description": "It is what ``if-none-match`` says."}}
+_UNCHANGED: dict[int | str, dict[str, Any]] = {304: {"description": "Unchanged since ``if-none-match``."}}
 
 _ASSET: dict[int | str, dict[str, Any]] = {
     200: {
@@ -120,6 +120,6 @@ def add_console(api: FastAPI, stream: EventStream) -> None:
         return StreamingResponse(
             stream.messages(stream.join()),
             media_type="text/event-stream",
-            # nginx gathers what it passes on, unless it is told not to.
+            # nginx buffers answers, unless it is told not to.
             headers={"cache-control": "no-store", "x-accel-buffering": "no"},
         )

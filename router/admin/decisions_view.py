@@ -128,11 +128,11 @@ def add_decisions_view(api: FastAPI, parts: AdminParts) -> None:
 
     @api.get("/shadow", tags=["decisions"], **_SHADOW_DOCS)
     async def shadow() -> dict[str, Any]:
-        """How often a second policy would choose the same worker, and what its choices would change.
+        """Agreement of a second policy with the active one, and the predicted effect of its choices.
 
         Differences are those of the shadow less those of the active policy, in predicted seconds to the
-        first token and in predicted cached tokens, both by the same model of the fleet as it is. What other
-        choices would have made of the fleet is not in them.
+        first token and in predicted cached tokens, both by the same model of the fleet as it is. They leave
+        out how other choices would have changed the fleet.
         """
         watching, decider = gateway.placing.decider.shadow, gateway.placing.decider
         if not isinstance(watching, Shadow):

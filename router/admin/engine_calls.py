@@ -1,7 +1,7 @@
 """Routes that ask every worker: their metrics in one page, profiling, and flushing of caches.
 
 The older routers serve these paths. Metrics get the label ``worker_addr``, as sglang-router and smg write it,
-and each family stands once, as Prometheus wants it. What workers answer is bounded.
+and each family stands once, as Prometheus wants it. Answers of workers are bounded.
 """
 
 import asyncio
@@ -55,7 +55,7 @@ def add_engine_calls(api: FastAPI, parts: AdminParts) -> None:
     @api.post("/flush_cache", tags=["peers"])
     @api.post("/reset_prefix_cache", tags=["peers"])
     async def flush_cache(request: Request) -> JSONResponse:
-        """Flush the prefix cache of every worker, and forget what the tree knew of those that did."""
+        """Flush the prefix cache of every worker, and forget the flushed workers' blocks in the tree."""
         return await _told(request, "flushed", await _flush_all(parts))
 
     @api.post("/start_profile", tags=["peers"])
@@ -116,7 +116,7 @@ async def _flush_all(parts: AdminParts) -> dict[str, str | None]:
         asked_us = log.now_us()
         problem = await _flush(parts.client, url)
         if problem is None:
-            # What its KV events told since is newer than the flush.
+            # KV events since then are newer than the flush.
             log.publish(Forget(ids[url], asked_us))
         return problem
 

@@ -1,7 +1,7 @@
 """Errors of the admin API in the OpenAI shape, as on the data path; under /v1/messages in Anthropic's.
 
 An unknown parameter of a URL is an error: ``?drian=true`` must not remove at once. Exceptions are the routes
-of probes, clients and the older routers' dialect, whose callers send more than we use.
+of probes, clients and the older routers' dialect, whose clients send more than we use.
 """
 
 from collections.abc import Callable, Coroutine, Mapping, Sequence
@@ -50,7 +50,7 @@ def add_errors(api: FastAPI, hint: Hint) -> None:
         assert isinstance(error, HTTPException)
         path, status, headers = request.url.path, error.status_code, error.headers
         if status == 404 and request.method != "POST" and path in POSTED:
-            status, headers = 405, {"Allow": "POST"}  # only what is posted there is not for this application
+            status, headers = 405, {"Allow": "POST"}  # only POST requests there are not for this application
         code, message = "http_error", f"{request.method} {path}: {error.detail}"
         if status == 404:
             more = hint(path, request.headers.raw)
@@ -64,7 +64,7 @@ def add_errors(api: FastAPI, hint: Hint) -> None:
     async def invalid(request: Request, error: Exception) -> Response:
         assert isinstance(error, RequestValidationError)
         first = error.errors()[0]
-        # What is no JSON at all has an offset for a place, which is no parameter.
+        # Invalid JSON has an offset for a place, which is no parameter.
         where = "" if first["type"] == "json_invalid" else ".".join(str(part) for part in first["loc"][1:])
         own = first["type"] == "value_error"  # a sentence of ours
         message = str(first["ctx"]["error"]) if own else f"{where or 'body'}: {first['msg']}"

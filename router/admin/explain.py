@@ -62,14 +62,14 @@ class Question(msgspec.Struct, forbid_unknown_fields=True):
             "client's or the gateway's.",
         ),
     ] = ""
-    endpoint: Annotated[str, Meta(description="Where the client would send the request.")] = (
+    endpoint: Annotated[str, Meta(description="Path to which the client would send the request.")] = (
         Endpoint.CHAT.value
     )
     tenant: Annotated[
         str,
         Meta(
             max_length=256,
-            description="Name of the tenant that it is decided for; empty for nobody in particular.",
+            description="Name of the tenant to decide for; empty for no tenant.",
         ),
     ] = ""
     session: Annotated[
@@ -119,7 +119,7 @@ def add_explain(api: FastAPI, parts: AdminParts) -> None:
 
     @api.post("/explain", tags=["decisions"], **_DOCS)
     async def explanation(request: Request) -> Response:
-        """What would be done with a request now: every candidate with its price, and why the others lost.
+        """Decision on a request now: every candidate with its price, and the reasons against the others.
 
         Nothing is sent, reserved, counted or learned. Limits of tenants are not asked.
         """
@@ -170,7 +170,7 @@ async def _in_lane(lane: StepRunner, steps: Generator[None, None, T]) -> T:
     def all_steps() -> Steps:
         try:
             result = yield from steps
-        except Exception as error:  # noqa: BLE001 - who waits for it gets it
+        except Exception as error:  # noqa: BLE001 - the waiting caller gets it
             if not done.done():
                 done.set_exception(error)
             return

@@ -196,7 +196,7 @@ _NOT_SHOWN = frozenset(("number", "endpoint", "status", "ttft_s"))
 class ReplicaViews:
     """Vitals of replicas, and how busy each was since the look before.
 
-    A replica whose vitals do not arrive is listed by its id alone; its counters are left out, so that its
+    A replica without vitals is listed by its id alone; its counters are left out, so that its
     return is no leap (`router.console.rate_window`).
     """
 

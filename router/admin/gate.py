@@ -145,7 +145,7 @@ class Gate:
     ) -> None:
         """Check that a request may pass, and note its author; raise ClientError if it may not.
 
-        A path without a route is nobody's: who has any key learns that there is none.
+        A path without a route has no owner: any valid key learns that there is none.
         """
         if is_open(path):
             return

@@ -50,13 +50,13 @@ def add_health(api: FastAPI, parts: AdminParts, *, root: bool = False) -> None:
     @api.get("/readiness", tags=["health"], responses=_NOT_READY)
     @api.get("/health_generate", tags=["health"], responses=_NOT_READY)
     async def readiness(request: Request) -> JSONResponse:
-        """Whether requests should be sent here: 200, or 503 without a healthy worker that takes them.
+        """Readiness of this replica: 200, or 503 without a healthy worker that takes requests.
 
         Where prefill and decode are apart, that is a pair of one hand-over protocol.
 
         It is 503, too, once the process was told to end, although it still serves for a while.
         A lost Redis does not make a replica unready; ``shared`` says what is missing. Where there are keys or
-        tokens, names and sentences are only told to the gateway's own key and to administrators.
+        tokens, only the gateway's own key and administrators see names and sentences.
         """
         answer = _readiness(parts, details=_is_operator(parts, request.scope["headers"]))
         return JSONResponse(answer, 200 if answer["status"] == "ready" else 503)
@@ -136,9 +136,9 @@ def add_replicas_view(api: FastAPI, parts: AdminParts) -> None:
 
     @api.get("/replicas", tags=["replicas"])
     async def replicas() -> dict[str, Any]:
-        """The replicas that are alive: version, addresses, lag, who writes snapshots, what is degraded.
+        """The living replicas: version, addresses, lag, the writer of snapshots, degraded parts.
 
-        Counters count from each replica's own start. ``known`` is false for one whose word does not reach us,
+        Counters count from each replica's own start. ``known`` is false for one without vitals here,
         and all else of it is null.
         """
         found = await parts.vitals()

@@ -26,7 +26,7 @@ def add_link_view(api: FastAPI, parts: AdminParts) -> None:
 
     @api.get("/links", tags=["links"])
     async def links() -> dict[str, Any]:
-        """Links between sites: capacity, round trip, goodput, failures, and what KV takes of them.
+        """Links between sites: capacity, round trip, goodput, failures, and the part that KV takes.
 
         ``ahead`` counts the bytes that are reserved in each of the coming seconds, by all replicas.
         """
@@ -34,9 +34,9 @@ def add_link_view(api: FastAPI, parts: AdminParts) -> None:
 
     @api.get("/offload", tags=["links"])
     async def offload() -> dict[str, Any]:
-        """The threshold of remote prefill, how often what was decided, and the latest decisions.
+        """The threshold of remote prefill, counts of decisions by result, and the latest decisions.
 
-        ``local`` and ``far`` say what either side would have taken for that request.
+        ``local`` and ``far`` give the predicted time of either side for that request.
         """
         return offloaded(parts)
 

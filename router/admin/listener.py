@@ -53,7 +53,7 @@ class _QuietServer(uvicorn.Server):
         yield
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
-        """Let answers end for `ENDING_S`; then close what is left, idle or not."""
+        """Let answers end for `ENDING_S`; then close the remaining connections, idle or not."""
         await super().shutdown(sockets)
         for connection in tuple(self.server_state.connections):
             connection.transport.abort()

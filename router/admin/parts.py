@@ -19,7 +19,7 @@ from router.tenants import Door, KeysWatch, TokensWatch
 
 @dataclass(frozen=True, slots=True)
 class AdminParts:
-    """One process, as its operators see it; None stands for what is off or not configured.
+    """One process, as its operators see it; None stands for parts that are off or not configured.
 
     ``vitals`` reads those of all live replicas, None for one that does not answer; ``degraded`` returns a
     sentence for each part that does not work; ``finish_session`` ends a tenant's session, False if it is not

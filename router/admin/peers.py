@@ -3,7 +3,7 @@
     older routers  ``/add_worker``, ``/remove_worker``, ``/list_workers`` and such (`wire.md` 4), which change
                    the fleet for all replicas as `router.admin.workers` does
     encoders       register and leave by themselves, as SGLang's ``--encoder-register-urls`` has it
-    models         ``/v1/models``, and what engines say of themselves
+    models         ``/v1/models``, and engines' descriptions of themselves
 
 An encoder registers its URL with every language worker that it is configured with, each of which runs a small
 registry (``disaggregation/encoder_bootstrap_server.py``). Here the registry is the shared list of workers, so
@@ -82,7 +82,7 @@ def add_peers(api: FastAPI, parts: AdminParts) -> None:
 
     @api.get("/get_loads", tags=["peers"])
     async def get_loads() -> dict[str, Any]:
-        """What each worker has in flight, over all replicas."""
+        """Load in flight at each worker, over all replicas."""
         return {
             "loads": [
                 {
@@ -117,7 +117,7 @@ async def _started(registry: Registry, worker_id: str) -> None:
 
 
 class EncoderUrl(BaseModel):
-    """Where an encoder is."""
+    """Address of an encoder."""
 
     model_config = ConfigDict(extra="ignore")
 
@@ -192,7 +192,7 @@ def add_models(api: FastAPI, parts: AdminParts) -> None:
     @api.get("/get_server_info", tags=["models"])
     @api.get("/server_info", tags=["models"])
     async def info(request: Request) -> Response:
-        """What a healthy worker says about itself, passed through."""
+        """Description that a healthy worker gives of itself, passed through."""
         for local in registry.all():
             if local.health is Health.HEALTHY:
                 try:

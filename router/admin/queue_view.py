@@ -106,10 +106,10 @@ def add_queue_view(api: FastAPI, parts: AdminParts) -> None:
 
     @api.get("/queue", tags=["queue"])
     async def queue() -> dict[str, Any]:
-        """What waits, by class, tenant, lane and replica; what workers may still get; who was sent away.
+        """Waiting requests by class, tenant, lane and replica; room at workers; counts of rejected requests.
 
-        ``predicted_drain_s`` is what waits in a lane over the workers that serve it: what a client that is
-        rejected is told to wait.
+        ``predicted_drain_s`` is the predicted time until the workers of a lane have served its queue: the
+        Retry-After of a rejected client.
         """
         counted = await census(parts.gateway.fleet.tickets)
         return described(parts, counted, parts.gateway.log.now_us())
@@ -215,7 +215,7 @@ def add_tickets(api: FastAPI, parts: AdminParts) -> None:
 
     @api.get("/queue/tickets", tags=["queue"])
     async def tickets(
-        limit: Annotated[int, Query(ge=1, le=TICKETS_MAX, description="How many at most.")] = 100,
+        limit: Annotated[int, Query(ge=1, le=TICKETS_MAX, description="Most entries.")] = 100,
         class_name: Annotated[str, Query(alias="class", description="Only those of this class.")] = "",
         tenant: Annotated[str, Query(description="Only those of this tenant.")] = "",
         lane: Annotated[str, Query(description="Only those of this lane, as ``GET /queue`` names it.")] = "",
@@ -247,7 +247,7 @@ def add_tickets(api: FastAPI, parts: AdminParts) -> None:
 
     @api.delete("/queue/{ticket:path}", status_code=202, tags=["queue"])
     async def expire(request: Request, ticket: TicketId) -> dict[str, Any]:
-        """End the wait of a request: its client gets 408, from whichever replica holds it."""
+        """End the wait of a request: its client gets 408, from the replica that holds it."""
         entry = found(ticket)
         note_change(request, detail={"replica": entry.replica, "flow": entry.flow})
         log.publish(Expire(log.now_us(), log.replica, ticket))

@@ -24,12 +24,12 @@ def add_role_view(api: FastAPI, parts: AdminParts) -> None:
 
     @api.get("/roles", tags=["workers"])
     async def roles() -> dict[str, Any]:
-        """Prefill and decode: workers, threshold, load, the plan and its reason, and what is turning."""
+        """Prefill and decode: workers, threshold, load, the plan and its reason, and turning workers."""
         return described(parts.roles)
 
     @api.get("/buckets", tags=["workers"])
     async def buckets() -> dict[str, Any]:
-        """Length buckets: bounds, workers, load, spills, and what came lately."""
+        """Length buckets: bounds, workers, load, spills, and recent requests."""
         return divided(parts.gateway)
 
 

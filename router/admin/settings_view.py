@@ -23,24 +23,24 @@ from router.reference import about, shown
 from router.settings import PlacementSettings
 
 NOT_SHARED = (
-    "Redis is gone: this replica goes by it at once, the others when Redis is back, and if this one ends "
-    "before that it is lost"
+    "Redis is gone: this replica applies the change at once, the others when Redis is back; it is lost if "
+    "this one ends before that"
 )
 
 
 class _Asked(BaseModel):
-    """What every change may say."""
+    """Fields of every change."""
 
     model_config = ConfigDict(extra="forbid")
 
     comment: str = Field(
         default="", max_length=300, description="Why; kept in the history.", examples=["try min_ttft"]
     )
-    dry_run: bool = Field(default=False, description="Only judge it, and say what would change.")
+    dry_run: bool = Field(default=False, description="Check only, and report what would change.")
     expected_revision: str | None = Field(
         default=None,
         max_length=64,
-        description="The revision that GET /settings told: 409 if somebody has changed anything since.",
+        description="The revision that GET /settings told: 409 if the settings have changed since.",
     )
 
 
@@ -50,14 +50,14 @@ class SettingsPatch(_Asked):
     values: dict[str, Any] = Field(
         min_length=1,
         max_length=200,
-        description="By dotted key, typed as in the configuration file; null: what each replica was started "
-        "with.",
+        description="By dotted key, typed as in the configuration file; null restores each replica's value "
+        "at its start.",
         examples=[{"placement.policy": "min_ttft", "queue.size": 500}],
     )
 
 
 class SettingsRollback(_Asked):
-    """Which change is undone, with all after it."""
+    """The change to undo, with all after it."""
 
     change_id: str = Field(
         min_length=1, max_length=64, description="From the history.", examples=["0123456789abcdef"]
@@ -77,11 +77,11 @@ _CHANGED = {
 
 _REFUSED: dict[int | str, dict[str, Any]] = {
     200: {
-        "description": "What was changed here, from what to what.",
+        "description": "Changes made here, with the values before and after.",
         "content": {"application/json": {"example": _CHANGED}},
     },
-    400: {"description": "Something of it cannot be; the message says what may be. Nothing was changed."},
-    409: {"description": "Somebody has changed something since the revision that was expected."},
+    400: {"description": "A value is not allowed; the message says which are. Nothing was changed."},
+    409: {"description": "The settings have changed since the expected revision."},
 }
 
 
@@ -91,10 +91,10 @@ def add_settings(api: FastAPI, parts: AdminParts) -> None:
 
     @api.get("/settings", tags=["settings"])
     async def settings() -> dict[str, Any]:
-        """Every setting: what it is, what it was at the start and by default, who set it, and what it does.
+        """Every setting: its value, value at the start and default, its source, and its effect.
 
-        Secrets are masked. Of a setting that may not change while the gateway serves ``live`` is false: it
-        needs a restart. ``refused`` says what this replica cannot use of what was changed.
+        Secrets are masked. ``live`` is false for a setting that may not change while the gateway serves: it
+        needs a restart. ``refused`` lists changes that this replica cannot use.
         """
         return {
             **_state(parts),
@@ -105,7 +105,7 @@ def add_settings(api: FastAPI, parts: AdminParts) -> None:
     async def patch(request: Request, asked: SettingsPatch) -> dict[str, Any]:
         """Change settings for all replicas, or none of them if anything is wrong.
 
-        ``changed`` tells what was another value before, here; ``change_id`` is null if nothing was.
+        ``changed`` lists the values that changed here; ``change_id`` is null if nothing was.
         """
         outcome = live.change(
             asked.values,
@@ -118,9 +118,9 @@ def add_settings(api: FastAPI, parts: AdminParts) -> None:
 
     @api.get("/settings/history", tags=["settings"])
     async def history(
-        limit: Annotated[int, Query(ge=1, le=200, description="How many at most.")] = 50,
+        limit: Annotated[int, Query(ge=1, le=200, description="Most entries.")] = 50,
     ) -> dict[str, Any]:
-        """The newest changes, the newest first, with what each value was before; null is as at the start."""
+        """The newest changes, the newest first, with each value before; null is the value at the start."""
         changes = live.overrides.history
         return {
             **_state(parts),
@@ -239,7 +239,7 @@ def add_policies(api: FastAPI, parts: AdminParts) -> None:
 
     @api.get("/policies", tags=["settings"])
     async def policies() -> dict[str, Any]:
-        """The policies with their options, what each decides now, and which one only watches (shadow).
+        """The policies with their options, the decisions that each makes now, and the shadow policy.
 
         Any of them may choose a worker, or a prefill worker, or a decode worker; change which with
         ``PATCH /settings`` (placement.policy, prefill_policy, decode_policy, policy_options). Under ``own``
@@ -280,7 +280,7 @@ def described(placement: PlacementSettings) -> dict[str, Any]:
         ],
         "decode_only": {
             "name": DECODE_COST,
-            "picks": "The decode worker where wait for room, transfer and output cost the least seconds.",
+            "picks": "The decode worker with the least seconds of wait for room, transfer and output.",
             "decides": [part for part, used in chosen.items() if used == DECODE_COST],
         },
     }

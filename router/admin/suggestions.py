@@ -1,10 +1,10 @@
-"""What a path that is not served was probably meant to be.
+"""Suggestion of the path that was probably meant by a path that is not served.
 
     /v1/v1/chat/completions   a base URL that ends with /v1, in a client that adds it
     /chat/completions         a base URL without it
     /v1/chat/completion       a slip
 
-Clients get one suggestion, of what clients are served. The admin API is named only to those who may use it.
+Clients get one suggestion, of a path for clients. Only clients that may use the admin API see its paths.
 """
 
 import difflib

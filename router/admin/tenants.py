@@ -1,4 +1,4 @@
-"""``GET /tenants``: who may use the gateway, and until when; never a key, a hash or a salt."""
+"""``GET /tenants``: the tenants, and the expiry of their keys; never a key, a hash or a salt."""
 
 import math
 from typing import Any

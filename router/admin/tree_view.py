@@ -30,10 +30,10 @@ class Start(msgspec.Struct):
     Attributes:
         key: 64-bit hash of the first block.
         requests: Completed requests.
-        prompt_tokens: Of all of their prompts.
-        saved_tokens: As reported by the engine, else as predicted.
-        predicted_tokens: As predicted when they were placed.
-        reported_tokens: As reported, over the requests with a report.
+        prompt_tokens: Tokens of all their prompts.
+        saved_tokens: Saved tokens as reported by the engine, else as predicted.
+        predicted_tokens: Saved tokens as predicted when they were placed.
+        reported_tokens: Saved tokens as reported, over the requests with a report.
         reported_requests: Number of requests with a report.
         last_us: Log time of the latest end.
     """
@@ -59,11 +59,11 @@ def add_tree_view(api: FastAPI, parts: AdminParts) -> None:
     async def tree(
         limit: Annotated[int, Query(ge=1, le=512, description="Most starts that are listed.")] = 20,
     ) -> dict[str, Any]:
-        """How large the tree is, and the starts of prompts that saved most tokens here.
+        """Size of the tree, and the starts of prompts that saved most tokens here.
 
         ``saved_tokens`` are as the engines report, or as predicted where they report nothing, of the newest
-        requests. ``blocks`` and ``tokens`` are what all cached prompts share that begin so; they part there
-        in ``branches`` ways.
+        requests. ``blocks`` and ``tokens`` are the part that all cached prompts with this start share; they
+        divide there in ``branches`` ways.
         """
         return described(gateway, limit)
 
@@ -71,7 +71,7 @@ def add_tree_view(api: FastAPI, parts: AdminParts) -> None:
     async def coverage(
         limit: Annotated[int, Query(ge=1, le=WORKERS_MAX, description="Most workers that are listed.")] = 100,
     ) -> dict[str, Any]:
-        """What each worker and each shared cache is believed to hold, those that hold most first."""
+        """Blocks that each worker and each shared cache is believed to hold, the largest first."""
         return covered(gateway.fleet, limit)
 
 
@@ -178,10 +178,10 @@ def add_kv_events_view(api: FastAPI, parts: AdminParts) -> None:
 
     @api.get("/kv_events", tags=["workers"])
     async def followed() -> dict[str, Any]:
-        """Workers whose KV events this replica follows, and by what the cache of each worker is known.
+        """Workers whose KV events this replica follows, and the evidence for the cache of each worker.
 
-        Each worker is followed by one replica. What that one sees of it (``followed``) only it can tell;
-        ``evidence`` is the same everywhere.
+        One replica follows each worker. Only that replica can tell its state (``followed``); ``evidence`` is
+        the same everywhere.
         """
         return following(parts.kv_events, parts.gateway.fleet, parts.gateway.registry)
 

@@ -36,7 +36,7 @@ _FIELDS = {
 
 
 class _Said(BaseModel):
-    """What may be said of a worker, when it is added and later."""
+    """Properties of a worker that may be given when it is added and later."""
 
     role: Role | None = Field(
         default=None, description="plain serves whole requests; prefill and decode share them."
@@ -50,11 +50,9 @@ class _Said(BaseModel):
     labels: dict[str, str] | None = Field(
         default=None, description="Free labels; worker_class prices it. They replace all that it had."
     )
-    site: str | None = Field(
-        default=None, description="Where it stands; left out, where this gateway stands."
-    )
+    site: str | None = Field(default=None, description="Its site; left out, this gateway's site.")
     handover: HandOverName | None = Field(
-        default=None, description="How it hands KV over or takes it; left out, as its engine does by default."
+        default=None, description="Its hand-over protocol; left out, its engine's default."
     )
     bootstrap_host: str | None = Field(
         default=None,
@@ -65,10 +63,10 @@ class _Said(BaseModel):
         default=None,
         ge=1,
         le=65535,
-        description="Port of its bootstrap server; left out, what it says or 8998.",
+        description="Port of its bootstrap server; left out, the one that it says, or 8998.",
     )
     convertible: bool | None = Field(
-        default=None, description="Whether the slow loop may change its role (see roles.mode)."
+        default=None, description="True if the slow loop may change its role (see roles.mode)."
     )
     dp_size: int | None = Field(default=None, ge=1, le=4096, description="SGLang: its data-parallel ranks.")
 
@@ -112,7 +110,7 @@ class WorkerSpec(_Said):
 
 
 class WorkerChange(_Said):
-    """What to change of a worker; what is left out stays."""
+    """Changes of a worker; fields that are left out stay."""
 
     model_config = ConfigDict(extra="forbid", json_schema_extra={"examples": [{"draining": True}]})
 
@@ -120,7 +118,7 @@ class WorkerChange(_Said):
 
 
 class WorkerPatch(WorkerChange):
-    """What to change of a worker; what is left out stays, labels too."""
+    """Changes of a worker; fields that are left out stay, labels too."""
 
     model_config = ConfigDict(
         extra="forbid", json_schema_extra={"examples": [{"labels": {"zone": "b", "old": None}}]}

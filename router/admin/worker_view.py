@@ -159,7 +159,7 @@ def progress(gateway: Gateway, local: LocalWorker) -> dict[str, Any]:
 
 
 def _expected_s(gateway: Gateway, local: LocalWorker, inflight: int, now_us: int) -> float | None:
-    """Return the expected time until what is in flight ends, in seconds; None if it is unknown.
+    """Return the expected time until the requests in flight end, in seconds; None if it is unknown.
 
     Prefill and a mean decode, where their length is known; else the time that the newest requests of this
     replica took there.
@@ -182,7 +182,7 @@ def add_discovery_view(api: FastAPI, parts: AdminParts) -> None:
     async def pods_and_workers() -> dict[str, Any]:
         """Pods of the cluster that are selected: their workers, or why they have none; and the lists.
 
-        Every replica looks by itself, so this is what the one that is asked sees.
+        Every replica checks by itself, so this is the view of the replica that is asked.
         """
         return {"enabled": False} if discovery is None else discovered(discovery)
 

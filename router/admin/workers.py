@@ -46,9 +46,9 @@ def _add_drains(api: FastAPI, gateway: Gateway) -> None:
 
     @api.get("/workers/{worker_id:path}/drain", tags=["workers"])
     async def drain_progress(worker_id: WorkerId) -> dict[str, Any]:
-        """How far a worker is with draining: what is left, since when, and how long it will take.
+        """Progress of a worker's draining: requests left, its start, and the expected time.
 
-        ``expected_s`` is null while nobody has seen how long answers of such workers take.
+        ``expected_s`` is null until answers of such workers have been timed.
         """
         return progress(gateway, found(registry, worker_id))
 
@@ -61,7 +61,7 @@ def _add_drains(api: FastAPI, gateway: Gateway) -> None:
 
     @api.post("/workers/{worker_id:path}/forget", status_code=202, tags=["workers"])
     async def forget(request: Request, worker_id: WorkerId) -> dict[str, Any]:
-        """Forget what a worker has cached, for all replicas; its engine is not asked to drop anything.
+        """Forget the cached blocks of a worker, for all replicas; its engine is not asked to drop anything.
 
         For an engine whose cache was flushed behind our back. ``POST /flush_cache`` flushes the engines, too.
         """
@@ -79,7 +79,7 @@ def _add_list(api: FastAPI, gateway: Gateway) -> None:
     async def add(request: Request, spec: WorkerSpec) -> dict[str, Any]:
         """Add a worker for all replicas; it serves after its first successful health check.
 
-        One that is there already stays as it is: who adds it again does not end somebody's drain.
+        One that is there already stays as it is: adding it again does not end its drain.
         """
         note_change(request, target=spec.url, detail=spec.model_dump(exclude_none=True))
         refuse_known(registry, spec.url)
@@ -142,7 +142,7 @@ def _add_one(api: FastAPI, gateway: Gateway) -> None:
         """Remove a worker for all replicas; requests in flight there finish.
 
         With ``drain=true`` it stays, and can be looked at and taken back, until nothing is in flight there.
-        Whichever replica lives then removes it, whoever was asked.
+        Any living replica then removes it, not only the one that was asked.
         """
         local = found(registry, worker_id)
         note_change(request, detail={"drain": drain})

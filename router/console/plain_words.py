@@ -69,7 +69,7 @@ def troubles(conditions: Conditions, facts: Sequence[WorkerFacts]) -> Iterator[T
             "ending",
             "notice",
             "This replica was told to end.",
-            "It finishes what it has and takes nothing new; the other replicas serve on.",
+            "It finishes its requests and takes no new ones; the other replicas serve on.",
         )
     yield from _of_workers(facts)
     yield from _of_shared_state(conditions)
@@ -135,8 +135,8 @@ def _of_shared_state(conditions: Conditions) -> Iterator[Trouble]:
         yield Trouble(
             "redis",
             "warning",
-            f"Replicas do not share what they know: {conditions.redis.rstrip('.')}.",
-            "Requests are served. Each replica decides by what it knows itself, so hits get fewer; figures "
+            f"Replicas do not share their state: {conditions.redis.rstrip('.')}.",
+            "Requests are served. Each replica decides by its own knowledge, so hits get fewer; figures "
             "here are of this replica. Bring Redis back; no replica needs a restart.",
         )
     elif conditions.warming is not None:
@@ -145,13 +145,13 @@ def _of_shared_state(conditions: Conditions) -> Iterator[Trouble]:
             "warming",
             "notice",
             f"This replica still reads the shared state ({phase}, {progress:.0%}).",
-            "Until then it knows less than the others of what is cached; requests are served.",
+            "Until then it knows fewer cached blocks than the others; requests are served.",
         )
     elif conditions.lag_s > LATE_S:
         yield Trouble(
             "lag",
             "warning",
-            f"What other replicas do arrives here {conditions.lag_s:.1f} s late.",
+            f"Operations of other replicas arrive here {conditions.lag_s:.1f} s late.",
             "Workers may look less busy than they are; requests are served.",
         )
     for replica in conditions.lost_replicas:
@@ -159,7 +159,7 @@ def _of_shared_state(conditions: Conditions) -> Iterator[Trouble]:
             f"replica:{replica}",
             "notice",
             f"Replica {replica} fell silent without a goodbye.",
-            "Its connections are lost; the others serve on, and what it had reserved is free again. Its own "
+            "Its connections are lost; the others serve on, and its reservations are free again. Its own "
             "log and its pod say why. This is shown until it is back, for ten minutes at most.",
         )
     if conditions.dropped_ops:
@@ -167,7 +167,7 @@ def _of_shared_state(conditions: Conditions) -> Iterator[Trouble]:
             "dropped",
             "notice",
             f"{conditions.dropped_ops:,} operations of this replica were dropped since it started.",
-            "What they said of caches was lost; what is in flight was said again.",
+            "Their updates of caches were lost; requests in flight were reported again.",
         )
     if conditions.limits is not None:
         yield Trouble(
@@ -184,7 +184,7 @@ def _of_traffic(conditions: Conditions) -> Iterator[Trouble]:
             "rejecting",
             "critical",
             f"{_rate(conditions.rejected_per_s)} rejected in the last minute.",
-            "There is no room, no time left, or a limit is reached; clients were told when to come again.",
+            "There is no room, no time left, or a limit is reached; clients got a Retry-After.",
         )
     if conditions.failed_per_s:
         yield Trouble(

@@ -63,12 +63,12 @@ class Counters:
         limited: Those answered with 429: a limit, or a full queue.
         unavailable: Those answered with 503: no worker takes them, or this replica ends.
         refused: Those that a worker answered with a 4xx, such as 404 for a model that it does not serve.
-        prompt_tokens: Of answers whose engine reports its cached tokens.
-        cached_tokens: Those of them that were cached.
+        prompt_tokens: Prompt tokens of answers whose engine reports its cached tokens.
+        cached_tokens: Cached tokens among them.
         ttft_counts: Streams by time to first token; the last entry is beyond all `ttft_bounds_s`.
         ttft_bounds_s: Upper bounds of the former, rising.
         tpot_counts, tpot_bounds_s: The same of their times per output token.
-        all_prompt_tokens, output_tokens: Of all answers, as engines report.
+        all_prompt_tokens, output_tokens: Tokens of all answers, as engines report.
     """
 
     requests: int = 0

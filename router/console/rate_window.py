@@ -42,7 +42,7 @@ class Sample(NamedTuple):
         inflight: Requests in flight at its end.
         rejected_per_s: Rejected requests.
         failed_per_s: Requests that workers failed.
-        output_tokens_per_s: Of ended answers; None if requests ended and no engine reported its tokens.
+        output_tokens_per_s: Rate of ended answers; None if requests ended and no engine reported its tokens.
         refused_per_s: Requests that workers refused.
     """
 
@@ -176,7 +176,7 @@ def gain(before: Counters, now: Counters) -> Counters:
 def _gained(
     bounds_before: Sequence[float], before: Sequence[int], bounds: Sequence[float], counts: tuple[int, ...]
 ) -> tuple[int, ...]:
-    """Return what a histogram gained; all of it if its bounds are others now."""
+    """Return the gain of a histogram; all of it if its bounds are others now."""
     if bounds_before != bounds:
         return counts
     return tuple(new - old for new, old in zip(counts, before, strict=True))

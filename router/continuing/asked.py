@@ -2,8 +2,8 @@
 
 Refused are requests for which the text so far is not all that the next worker needs (tool calls, structured
 output, log probabilities, seeds, several choices, hidden states, SGLang's ``input_ids``, which stand for the
-messages), and those that continue a message themselves. What is not known from the request alone (reasoning)
-is seen in the stream (`text.py`).
+messages), and those that continue a message themselves. The stream shows what the request alone does not
+(reasoning; `text.py`).
 """
 
 from collections.abc import Mapping
@@ -74,7 +74,7 @@ class Asked(msgspec.Struct, frozen=True, gc=False):
         counting: Value of ``stream_options`` by which engines tell their counts with every chunk. Both
             engines know ``continuous_usage_stats`` (``StreamOptions`` of the same files), SGLang for chats
             (serving_chat.py) and completions (serving_completions.py); its first and last chunk have none.
-        edits: Of the body, to that end.
+        edits: Edits of the body that ask for these counts.
     """
 
     chat: bool
@@ -86,7 +86,7 @@ class Asked(msgspec.Struct, frozen=True, gc=False):
 
 
 def asked_for(parsed: ParsedRequest, body: bytes) -> Asked | None:
-    """Return what a request asks for if its stream may be continued, or None."""
+    """Return the properties of a request if its stream may be continued, or None."""
     chat = parsed.endpoint is Endpoint.CHAT
     if not chat and parsed.endpoint is not Endpoint.COMPLETIONS:
         return None

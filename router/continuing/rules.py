@@ -1,4 +1,4 @@
-"""Which requests may be continued, and how often; the settings may change."""
+"""Requests that may be continued, and how often; the settings may change."""
 
 from router.gateway.parsing import ParsedRequest
 from router.settings import UpstreamSettings

@@ -3,7 +3,7 @@
     attempt ──> `_KeptClient` ──text.passed──> the client
     attempt breaks off ──> `KeptStream.goes_on` ──> the next attempt, which says nothing of its head
 
-What passes between an attempt and its client, its retries and its worker's bytes passes here; an ordinary
+Calls between an attempt and its client, its retries and its worker's bytes pass here; an ordinary
 stream has none of it. A continuation that fails ends the stream with the error of the worker that broke off.
 """
 

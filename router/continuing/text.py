@@ -4,8 +4,8 @@
                         └──> text so far, its tokens, the *anchor*: where another worker begins
 
 **Anchor.** The end of the last piece that does not end with white space: chat templates trim messages, and
-the white space begins the model's next token. The next worker makes what follows the anchor once more, and
-what of it the client has is left out.
+the white space begins the model's next token. The next worker generates the text behind the anchor once more,
+and the part that the client has is left out.
 
 **Counts.** Workers are asked for their counts with every chunk, since one chunk may hold several tokens; the
 client gets the counts that it asked for. The final ones are of the whole answer.
@@ -43,7 +43,7 @@ class KeptText:
         done: The last event has passed.
         finished: The choice has its reason to finish.
         tokens: Generated so far, by the engines' counts.
-        prompt_tokens: Of the first worker; 0 if unknown.
+        prompt_tokens: Prompt tokens of the first worker; 0 if unknown.
     """
 
     def __init__(self, asked: Asked) -> None:
@@ -219,7 +219,7 @@ class KeptText:
         return b"data: " + encode(whole) + b"\n\n"
 
     def _unsaid(self, piece: str) -> str:
-        """Return what of a piece the client does not have."""
+        """Return the part of a piece that the client does not have."""
         if not self._again:
             return piece
         again, said = self._again, 0

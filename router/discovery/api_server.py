@@ -114,7 +114,7 @@ class ApiServer:
         self._client: httpx2.AsyncClient | None = _client(find_server(kubeconfig))
 
     async def renew(self) -> None:
-        """Connect anew with the current credentials."""
+        """Connect again, with the current credentials."""
         client = _client(find_server(self._kubeconfig))
         former, self._client = self._client, client
         if former is not None:

@@ -173,7 +173,7 @@ class Discovery:
             del self._due[uid]
             self._marked[uid] = None
         if self._status().ready and not self._was_warm:
-            # The log may contradict what was published without it.
+            # The log may contradict operations published without it.
             self._was_warm = True
             self._unswept.update(listed)
         while self._unswept:

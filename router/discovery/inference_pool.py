@@ -74,7 +74,7 @@ class _Labels(msgspec.Struct, frozen=True, rename="camel"):
 
 
 class _Spec(msgspec.Struct, frozen=True, rename="camel"):
-    """Of version v1; v1alpha2 has labels without ``matchLabels``, and one ``targetPortNumber``."""
+    """Pool of version v1; v1alpha2 has labels without ``matchLabels``, and one ``targetPortNumber``."""
 
     selector: msgspec.Raw = msgspec.Raw(b"{}")
     target_ports: tuple[_Port, ...] = ()

@@ -93,7 +93,7 @@ class Refusal(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Refused:
-    """A refused pod; `detail` says what is wrong, and what would be right."""
+    """A refused pod; `detail` says what is wrong and gives the right form."""
 
     reason: Refusal
     detail: str
@@ -279,7 +279,7 @@ def _declared(pod: Pod) -> dict[str, str]:
             }
         )
     if len(declared) > LABELS_MAX:
-        raise _Wrong(Refusal.BAD_LABEL, f"it says more than {LABELS_MAX} things with {PREFIX}")
+        raise _Wrong(Refusal.BAD_LABEL, f"it has more than {LABELS_MAX} labels with {PREFIX}")
     for name, value in declared.items():
         if not is_name(name):
             raise _Wrong(Refusal.BAD_LABEL, f"{PREFIX}{name[:64]!a} is no name of printable characters")

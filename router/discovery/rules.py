@@ -42,27 +42,27 @@ def _namespaces(names: tuple[str, ...]) -> tuple[str, ...]:
 
 @dataclass(frozen=True)
 class DiscoveryRules:
-    """Which pods of a Kubernetes cluster are workers, beside those that are named."""
+    """Pods of a Kubernetes cluster that are workers, beside the named ones."""
 
     service_discovery: bool = setting(
         False,  # noqa: FBT003 - a default
-        "Whether pods become workers when they are ready, drain when they are not, and are removed when they "
-        "are gone; see docs/discovery.md. Needs a selector, the right to list and watch pods, and the extra "
+        "Make pods workers when they are ready, drain them when they are not, and remove them when they are "
+        "gone; see docs/discovery.md. Needs a selector, the right to list and watch pods, and the extra "
         "cacheway[kubernetes].",
         common=True,
     )
     selector: Selector = setting(
         (),
-        "Labels of pods that are workers, all of which must hold: KEY=VALUE, KEY!=VALUE, KEY, !KEY, "
-        "'KEY in (A, B)' or 'KEY notin (A, B)'. Their roles are plain, or what they say with "
-        "cacheway.io/role. Empty selects none.",
+        "Labels of pods that are workers, all of which must hold: KEY=VALUE, KEY!=VALUE, KEY, !KEY, 'KEY in "
+        "(A, B)' or 'KEY notin (A, B)'. Their role is plain, or the one that cacheway.io/role gives. Empty "
+        "selects none.",
         allowed="requirements of labels such as app=sglang, separated by spaces or commas",
         common=True,
     )
     prefill_selector: Selector = setting(
         (),
-        "Labels of pods that are prefill workers. Their bootstrap ports are those that they say with "
-        "sglang.ai/bootstrap-port or cacheway.io/bootstrap-port.",
+        "Labels of pods that are prefill workers. sglang.ai/bootstrap-port or cacheway.io/bootstrap-port "
+        "gives their bootstrap port.",
         allowed="requirements of labels, as in discovery.selector",
     )
     decode_selector: Selector = setting(
@@ -77,16 +77,16 @@ class DiscoveryRules:
     )
     ports: Annotated[tuple[str, ...], BeforeValidator(_port_words)] = setting(
         (),
-        "Port of the workers, or the name of the container port, where the pod does not say it with "
-        "cacheway.io/port or smg.ai/worker-ports; several are a worker each. Empty: the port that is called "
-        "http, or the only one that the pod declares. The peers assume 80 or 8000, and find nobody there.",
+        "Port of the workers, or the name of the container port, unless cacheway.io/port or "
+        "smg.ai/worker-ports gives it; several ports are a worker each. Empty: the port that is called http, "
+        "or the only one that the pod declares. The peers assume 80 or 8000, and find no worker there.",
         flag="service-discovery-port",
         allowed="port numbers or names of container ports",
     )
     namespaces: Annotated[tuple[str, ...], AfterValidator(_namespaces)] = setting(
         (),
-        "Namespaces where workers are. Empty: the one where the gateway runs. * are all, for which the right "
-        "must be a ClusterRole.",
+        "Namespaces of the workers. Empty: the one where the gateway runs. * means all, which needs a "
+        "ClusterRole.",
         flag="service-discovery-namespace",
         allowed="names of namespaces, or *",
     )
@@ -100,13 +100,13 @@ class DiscoveryRules:
     )
     kubeconfig: str = setting(
         "",
-        "File that says where the API server is, and who we are there. Empty: the pod's service account, "
-        "else KUBECONFIG, else ~/.kube/config.",
+        "File with the address of the API server and our credentials. Empty: the pod's service account, else "
+        "KUBECONFIG, else ~/.kube/config.",
     )
 
     @property
     def selectors(self) -> dict[str, str]:
-        """Selectors by the role of those whom they select, empty for the one that says none."""
+        """Selectors by the role that they give; empty for the selector that gives none."""
         named = {
             "": self.selector,
             "prefill": self.prefill_selector,

@@ -86,9 +86,7 @@ class Settling:
         try:
             self._settle(sighting)
         except OpRefused as error:
-            sighting.refused = Refused(
-                Refusal.UNREADABLE, f"the shared log cannot hold what it says: {error}"
-            )
+            sighting.refused = Refused(Refusal.UNREADABLE, f"the shared log cannot hold its values: {error}")
         except Exception as error:
             sighting.refused = Refused(Refusal.UNREADABLE, f"{type(error).__name__}: {error}")
             logger.exception(
@@ -178,11 +176,11 @@ class Settling:
         sighting = self._sightings[uid]
         for other in claimants - {uid}:
             self._sightings[other].refused = Refused(
-                Refusal.SAME_ADDRESS, f"{url} is {sighting.pod.name}'s, which is more alive, or newer"
+                Refusal.SAME_ADDRESS, f"{url} is {sighting.pod.name}'s, which serves, or is newer"
             )
         claim, pod = sighting.claims[url], sighting.pod
         if worker is not None and note is None:
-            sighting.refused = Refused(Refusal.BY_HAND, f"somebody else added a worker at {url}")
+            sighting.refused = Refused(Refusal.BY_HAND, f"an operator added a worker at {url}")
         elif worker is not None and note is not None and note.uid == uid:
             self._follow(sighting, worker, note, claim)
         elif note is not None and note.version > pod.version:
@@ -230,7 +228,7 @@ class Settling:
         )
 
     def _heed(self, sighting: Sighting, url: str) -> None:
-        """Of a refused pod, apply only its readiness."""
+        """Apply only the readiness of a refused pod."""
         worker, note = self._noted(url)
         if worker is not None and note is not None and note.uid == sighting.pod.uid:
             self._follow(sighting, worker, note, PodWorker(url, note.said))

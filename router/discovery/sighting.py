@@ -18,8 +18,8 @@ class Sighting:
     """A pod that some selection has.
 
     Attributes:
-        refused: Why it is no worker, or gets no requests; None if it does.
-        urls: Where it may have workers; `claims` only while it is not refused.
+        refused: Reason why it is no worker, or gets no requests; None if it does.
+        urls: Addresses of its possible workers; `claims` only while it is not refused.
         failures: Recent times that it stopped being ready.
         ready_s: Start of its readiness; None if it is not ready.
     """

@@ -76,7 +76,7 @@ class Source(Protocol):
         """
 
     async def renew(self) -> None:
-        """Read certificates and credentials again, and cut what is under way; may raise `ApiFailure`."""
+        """Read certificates and credentials again, and cut calls under way; may raise `ApiFailure`."""
 
     async def close(self) -> None:
         """Close all connections."""

@@ -52,7 +52,7 @@ def make_discovery(
     """Build it as the settings say; None where it is off.
 
     Args:
-        rules: Which pods.
+        rules: Selection of pods.
         core: The fleet.
         destinations: Judges where workers may be.
         pair_labels: Labels of prefill and decode workers whose pods do not set them.
@@ -105,7 +105,7 @@ def selections_of(
 ) -> list[Selection]:
     """The selections that the settings make of a cluster's pods.
 
-    A pool is one selection whatever its selector is now, so a change of it changes the workers of this scope.
+    A pool is one selection with any selector, so a change of its selector changes the workers of this scope.
     """
     if pool is not None:
         selector = ",".join(sorted(pool.selector)) or f"{pool.group}/{pool.name}"
@@ -119,7 +119,7 @@ def selections_of(
 
 
 def cluster_of(config: "SingleConfig") -> str:
-    """What tells a cluster from others: seen from its pods, every one has the same address."""
+    """Address and authority of a cluster: seen from its pods, every cluster has the same address."""
     cluster = config.cluster
     authority = cluster.certificate_auth_data or ""
     if not authority and cluster.certificate_auth:

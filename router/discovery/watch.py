@@ -1,4 +1,4 @@
-"""The pods of one selection: a watch reports events at once, a list now and then what it missed.
+"""The pods of one selection: a watch reports events at once, a list now and then finds the missed ones.
 
     reconciling:  list ──> merge ──> wait resync_s, less if something is wrong ──> list ...
     watching:     from the list's version ──> events ──> ended, broken, silent ──> from the last version ...
@@ -8,7 +8,7 @@ Both run side by side, so that a slow list delays no event. They are merged by t
 
     listed, unknown or newer          applied, unless the watch reported its end meanwhile
     known, not listed                 gone, unless it is newer than the list
-    found by a list, and still not reported after `LATE_S`    the watch is dead: begin anew
+    found by a list, and still not reported after `LATE_S`    the watch is dead: begin again
 
 Only an event or a whole successful list removes a pod; otherwise pods stay, and `problem` says so.
 """
@@ -30,7 +30,7 @@ from router.discovery.source import ApiFailure, Gone, PodEvent, Source, Trouble
 logger = logging.getLogger(__name__)
 
 WATCH_S = (240, 300)
-"""Duration of a watch, drawn anew for each; kube-apiserver's own bounds are twice as long."""
+"""Duration of a watch, drawn for each; kube-apiserver's own bounds are twice as long."""
 
 LATE_S = 2.0
 """Seconds after a list in which the watch may still report its findings."""
@@ -70,7 +70,7 @@ class PodWatch:
 
     Attributes:
         listed_s: Time of the last list; None before the first.
-        version: Where a watch goes on; empty if a list must come first.
+        version: Version from which a watch goes on; empty if a list must come first.
         problem: Failure of the list; None for none.
         restarts: Watches that ended before their time.
         missed: Changes that a list found and the watch did not report.
@@ -122,7 +122,7 @@ class PodWatch:
             await self._source.close()
 
     async def reconcile(self) -> None:
-        """List the pods and apply what is new; on `ApiFailure` everything stays."""
+        """List the pods and apply the news; on `ApiFailure` everything stays."""
         selection = self.selection
         self._ended.clear()
         self._listing = True
@@ -242,7 +242,7 @@ class PodWatch:
             self._take(pod)
 
     def _judge_watch(self) -> None:
-        """Begin the watch anew if it did not report the list's findings."""
+        """Begin the watch again if it did not report the list's findings."""
         if not self._unconfirmed:
             return
         self.missed += len(self._unconfirmed)
@@ -296,7 +296,7 @@ class PodWatch:
         self.restarts += 1
         self.failures[failure.trouble] += 1
         logger.info(
-            "a watch of pods begins anew",
+            "a watch of pods begins again",
             extra={
                 "event": "discovery.watch_restarted",
                 "selection": str(self.selection),

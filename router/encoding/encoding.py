@@ -107,7 +107,7 @@ class Encoding:
         self._waiting.pop(exchange, None)
 
     def heard(self) -> None:
-        """Let the calls go on whose parts have been placed by now."""
+        """Resume the calls whose parts have been placed by now."""
         for exchange, part in list(self._waiting.items()):
             local = self.whereabouts(part)
             if local is not None and self._waiting.pop(exchange, None) is not None:

@@ -50,7 +50,7 @@ class Registrations:
         self.size_bytes = 0
 
     def __len__(self) -> int:
-        """Parts of which there is one."""
+        """Return the number of parts with a registration."""
         return len(self._parts)
 
     def add(self, part: str, request: ClientRequest) -> None:

@@ -81,7 +81,7 @@ class EngineDialect:
     """A kind of engine.
 
     Attributes:
-        metrics_prefix: Of the names of its metrics.
+        metrics_prefix: Prefix of the names of its metrics.
         handover: Default hand-over of its workers; one of `policies.HAND_OVERS`.
         event_pages: Paths of the pages that may name its KV event publishers.
         event_sources: Reads such a page, given the URL of the worker.

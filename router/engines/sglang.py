@@ -15,7 +15,7 @@ POST /pd_role_switch   {"new_role": "decode"}: takes another role in place, with
 Host memory (HiCache of 0.5.23, ``arg_groups/fields/memory.py``, ``mem_cache/pool_host/base.py``): the server
 info has ``enable_hierarchical_cache``, ``hicache_ratio`` (host per device, 2 by default) or ``hicache_size``
 (GB of each GPU), and ``hicache_write_policy``. With metrics, ``sglang:hicache_host_total_tokens`` of each
-rank is exact: the default ratio shrinks where memory is short. The host has a copy of what is on the device,
+rank is exact: the default ratio shrinks where memory is short. The host has a copy of the device's blocks,
 unless it is written back: then it has the rest. ``hicache_host_memory_mode`` ``buffer_only`` keeps nothing.
 
 Salts: it puts ``cache_salt`` before ``extra_key`` (``entrypoints/openai/serving_base.py``); ``/generate``

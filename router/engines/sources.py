@@ -1,4 +1,4 @@
-"""ZeroMQ publishers of an engine's KV events, whatever the dialect.
+"""ZeroMQ publishers of an engine's KV events, for all dialects.
 
 Data-parallel rank r publishes at port + r (``offset_endpoint_port`` in vLLM's distributed/kv_events.py, the
 same in SGLang). ``*`` and the addresses that mean any become the worker's host.

@@ -11,7 +11,7 @@ serving.py``, ``_get_data_parallel_rank``; chat, completions, responses), from 0
 API server calls, which are those of its metrics; another one is refused with 400 (``v1/engine/
 input_processor.py``).
 
-It takes ``cache_salt`` wherever it computes (``entrypoints/openai/*/protocol.py``,
+It takes ``cache_salt`` at all endpoints that compute (``entrypoints/openai/*/protocol.py``,
 ``entrypoints/pooling/base/protocol.py``; ``/v1/messages`` since July 2026, its pull request 49498).
 NixlConnector knows no roles, since each request names its own (docs/features/nixl_connector_usage.md,
 ``kv_role``): nothing is switched, and the cache stays. Hand-over: `router.handover.nixl`,

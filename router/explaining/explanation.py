@@ -122,7 +122,7 @@ def _priced(view: RequestView, link: str, candidates: Candidates, policy: Policy
 def _shown(
     gateway: Gateway, scored: ScoredRequest, by_site: list[_Priced], rehearsed: Rehearsed, limit: int
 ) -> list[Candidate]:
-    """Return the first candidates, the best of each side, and the one whose turn it is."""
+    """Return the first candidates, the best of each side, and the one at its turn."""
     outcome = rehearsed.outcome
     turn = outcome.attempt.chosen.slot if isinstance(outcome, Decision) else -1
     shown: list[Candidate] = []

@@ -106,7 +106,7 @@ def _not_eligible(gateway: Gateway, rehearsed: Rehearsed, local: LocalWorker) ->
         missing = gateway.registry.pairs.missing((rehearsed.parsed.model, rehearsed.length))
         return Absence.NO_PARTNER, missing or "no decode worker for it may be asked now"
     if role == "decode":
-        return Absence.DECODES_ONLY, "it ends what prefill workers begin"
+        return Absence.DECODES_ONLY, "it decodes for prefill workers"
     if rehearsed.length.exceeds_tokens:
         return Absence.TOO_LONG, f"its engine takes {local.longest_tokens(rehearsed.parsed.model)} tokens"
     return Absence.TOO_LONG, "it cannot hold the requests of this length bucket"
@@ -127,5 +127,5 @@ def _not_for_this(gateway: Gateway, rehearsed: Rehearsed, local: LocalWorker) ->
     if share < 1.0:
         return Absence.SLOW_START, f"it has just returned and takes {share:.0%} of the prompts; this is none"
     if role == "decode":
-        return Absence.DECODES_ONLY, "this policy does not know what a prefill costs its decodes"
+        return Absence.DECODES_ONLY, "this policy has no price of a prefill for its decodes"
     return Absence.LEFT_OUT, "it was left out of this decision"

@@ -21,7 +21,7 @@ REASONS = {
     Reason.COLD: "is the policy's choice; no candidate has any start of the prompt cached",
     Reason.AFFINITY: "is the policy's choice, and has the longest start of the prompt cached",
     Reason.BALANCED: "is the policy's choice, although another has more of the prompt cached",
-    Reason.FETCHED: "is the policy's choice, with what it fetches from the cache that it shares",
+    Reason.FETCHED: "is the policy's choice, with the tokens that it fetches from its shared cache",
     Reason.SPILLED_UP: "is of a longer length bucket, and cheaper than those of its own",
     Reason.SPILLED_DOWN: "is of a shorter length bucket, and cheaper than those of its own",
 }
@@ -48,9 +48,9 @@ class Candidate(
         stall_s: Lost by the requests that decode there.
         work_s: x = s + X + P + stall.
         ttft_s: Predicted time to first token.
-        later_s: Lost by waiting and later requests, if the policy prices that.
-        evict_s: Of the cost, the expected recomputation of evicted blocks.
-        saved_s: Taken off the cost: what later requests save by a copy of a hot prefix.
+        later_s: Seconds lost by waiting and later requests, if the policy prices that.
+        evict_s: Expected recomputation of evicted blocks, a part of the cost.
+        saved_s: Taken off the cost: seconds that later requests save by a copy of a hot prefix.
         bucket_steps: Distance in length buckets; 0 at home.
     """
 
@@ -144,7 +144,7 @@ def _by_seconds(one: Candidate, winner: Candidate, more_s: float) -> str:
         (one.spill_s - winner.spill_s, "for leaving the length bucket"),
         (one.stall_s - winner.stall_s, "that requests decoding there lose"),
         (one.later_s - winner.later_s, "that waiting and later requests lose"),
-        (one.evict_s - winner.evict_s, "to compute again what it pushes out of the cache"),
+        (one.evict_s - winner.evict_s, "to compute the blocks again that it pushes out of the cache"),
         (winner.saved_s - one.saved_s, "that a copy of a hot prefix would save others"),
     )
     parts = (*own, *others)
@@ -163,7 +163,7 @@ def explained(verdict: OffloadVerdict) -> str:
     """Explain the side of a link where a request is prefilled, in tokens, seconds and bytes."""
     where = f"over {verdict.link}" if verdict.remote else "locally"
     local = (
-        "nobody prefills locally"
+        "no worker prefills locally"
         if verdict.local_s < 0
         else f"{verdict.uncached_local:,} uncached tokens take {verdict.local_s:.3f} s locally"
     )

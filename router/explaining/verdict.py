@@ -86,7 +86,7 @@ class Verdict:
         self.queue_full = gateway.placing.room.is_full(waiting.lane)
         assert self._first is not None
         slot = self._first.slot
-        whom = f"for {waiting.worker}" if waiting.worker else "for whoever of its lane has room first"
+        whom = f"for {waiting.worker}" if waiting.worker else "for the first worker of its lane with room"
         if queued.waits_for_link:
             reason, why = "link_full", f"the link {waiting.link} has no room for its KV now"
         elif queued.waits_for_decode:
@@ -125,7 +125,7 @@ class Verdict:
                 return f"{name} has {running:.0f} requests in flight, of {most:.0f}"
             return f"{name} runs as many requests, or holds as much KV for them, as it may"
         if decode_view is not None and not decode_view.has_room(slot):
-            return f"no decode worker has room for what {name} would prefill"
+            return f"no decode worker has room for {name}'s prefill"
         return f"others that wait go first at {name}"
 
 

@@ -1,6 +1,6 @@
 """The gateway's own questions to workers: health, models, metrics, flushes, new roles.
 
-    a question ──> the addresses ──> a connection of its own ──> one answer ──> closed, whatever happened
+    a question ──> the addresses ──> a connection of its own ──> one answer ──> closed in every case
 
 Questions share no pool, connection or queue, so a cancelled one cannot keep another from being asked (a pool
 leaked the places of requests cancelled while they connected: encode/httpcore#1093). Health checks of a worker
@@ -141,7 +141,7 @@ class Asker:
 
         Args:
             method: In upper case.
-            url: Of a worker, with path and query.
+            url: URL at a worker, with path and query.
             timeout_s: For all of it, from the lookup of its name to the last byte.
             lines: Headers beside those of the connection, ``accept-encoding`` and the worker's key.
             body: Sent as it is.
@@ -307,7 +307,7 @@ class _Question(asyncio.Protocol):
         try:
             self._parser.feed_data(data)
         except httptools.HttpParserUpgrade:
-            self.give_up(BadAnswer("an upgrade that nobody asked for"))
+            self.give_up(BadAnswer("an upgrade without a request for it"))
         except httptools.HttpParserError as error:
             cause = error.__context__
             self.give_up(cause if isinstance(cause, AskError) else BadAnswer(f"malformed: {error}"))

@@ -24,10 +24,10 @@ class Change:
     ranks: int | None = None
 
     def of(self, worker: Worker, now_us: int, replica: str) -> WorkerPut:
-        """Return what to publish.
+        """Return the operations to publish.
 
         Args:
-            worker: As it is known.
+            worker: The worker as known now.
             now_us: Log time.
             replica: Id of this replica.
         """

@@ -1,4 +1,4 @@
-"""Carries out what `policies.Breaker` decides: publishes, logs, and filters the workers for dispatch.
+"""Carries out the decisions of `policies.Breaker`: publishes, logs, and filters the workers for dispatch.
 
 Circuits are shared state; this replica's part in them (failures that it counted, its probe) is in the
 worker's `Breaker`. Closed circuits cost nothing here. At most a share of the candidates is ejected

@@ -5,7 +5,7 @@
     registered   encoder                                                   it registered itself, and may leave
 
 The note in a worker's entry holds the version of the pod that is in the entry: a replica
-with an older view leaves it alone, one with a newer view changes only what the pod changed, so no leader is
+with an older view leaves it alone, one with a newer view changes only the pod's changes, so no leader is
 needed. A manual change keeps these labels (`kept`) and takes over the drain.
 """
 
@@ -23,9 +23,9 @@ class Note(msgspec.Struct, frozen=True, omit_defaults=True):
     """The pod behind a worker, as of its last operation.
 
     Attributes:
-        uid: Of the pod; another pod at the same address or with the same name has another one.
+        uid: Id of the pod; another pod at the same address or with the same name has another one.
         version: Its ``resourceVersion``; they are ordered (KEP-5504).
-        scope: Of the selection that manages it (`router.discovery.Selection.scope`).
+        scope: Scope of the selection that manages it (`router.discovery.Selection.scope`).
         drained: Reason of discovery's drain: ``not_ready`` or ``deleting``; empty for none.
         said: Role, capacity and labels as the pod had them.
     """

@@ -2,7 +2,7 @@
 
 Blocks of running requests are held, unused cached ones free (vLLM v1/core/block_pool.py ``get_usage``; SGLang
 scheduler ``_get_token_info``). A metric has a line per data-parallel rank (SGLang ``dp_rank``, vLLM
-``engine``), and one per tensor-parallel rank of each, all alike, if SGLang reports for all schedulers. So
+``engine``), and one per tensor-parallel rank of each, all equal, if SGLang reports for all schedulers. So
 requests are summed over ranks, the greatest of each, and shares averaged. A value beyond `radix.bounds`
 counts as missing.
 """

@@ -6,7 +6,7 @@ flight are read, and those without a report: any other worker may be given reque
 (`policies.fleet.admission`).
 
 A page may be seconds old: requests that ended since would look foreign, and a free worker full. So a report
-carries the most that was in flight at this look and the one before; foreign work is what exceeds that. A
+carries the most that was in flight at this look and the one before; the excess is foreign work. A
 missing or silent page, or an unexpected error, is counted, and the worker is left alone for a while.
 """
 
@@ -156,7 +156,7 @@ class EngineMetrics:
         report = self._core.fleet.reports.get(local.places[0].worker_id)
         if report is not None and not self._core.fleet.loads.inflight_requests[local.slots].any():
             return None
-        # Of a worker without a report, the time runs from when this replica first saw it due.
+        # Without a report, the worker's time runs from when this replica first saw it due.
         first_us = self._not_before_us.setdefault(worker_id, now_us)
         wait_us = TURN_INTERVALS * self._core.turn(worker_id) * self._interval_us
         if report is None:

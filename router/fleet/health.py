@@ -184,7 +184,7 @@ class HealthChecks:
             return
         self.rebuilt += 1
         logger.error(
-            "health checks were stuck: what asks workers is built anew",
+            "health checks were stuck: the gateway rebuilds its connections to workers",
             extra={
                 "event": "probes.stuck",
                 "probes": len(self._running),

@@ -83,7 +83,7 @@ def _checked(label: str, endpoint: str) -> str:
 def _checked_host(label: str, endpoint: str) -> None:
     if host_of(endpoint) in ANY_HOST:
         raise _invalid(
-            label, endpoint, f"nobody is at every address; to listen there write {_BIND}{endpoint}"
+            label, endpoint, f"it stands for every address; to listen at all of them write {_BIND}{endpoint}"
         )
 
 

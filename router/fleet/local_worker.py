@@ -20,7 +20,7 @@ class Health(StrEnum):
 
 @dataclass(frozen=True)
 class HealthRules:
-    """How workers are probed and found for a model, and how one that returns begins."""
+    """Rules for probing workers, finding one for a model, and the start of a returning one."""
 
     health_check_interval_s: float = setting(
         5.0,
@@ -67,10 +67,10 @@ class HealthRules:
     )
     unlisted_models: UnlistedModels = setting(
         "single",
-        "What becomes of a request without a model, or with one that no worker lists: single sends it on if "
-        "the fleet serves one model, as sglang-router and vllm-router do; any sends it to any worker, "
-        "whatever that serves; refuse, and single in a fleet of several models, answers 404 (400 without a "
-        "model). BASE:ADAPTER goes to workers that list BASE in any case.",
+        "Handling of a request without a model, or with one that no worker lists: single sends it on if "
+        "the fleet serves one model, as sglang-router and vllm-router do; any sends it to any worker; "
+        "refuse, and single in a fleet of several models, answers 404 (400 without a model). BASE:ADAPTER "
+        "goes to workers that list BASE in any case.",
         live=True,
     )
     dp_aware: bool = setting(
@@ -91,7 +91,7 @@ class HealthRules:
 
     @property
     def assumed_handover(self) -> str:
-        """Hand-over protocol of workers of which neither a label nor the engine says one; empty for none."""
+        """Hand-over protocol of workers if neither a label nor the engine names one; empty for none."""
         return ""
 
 
@@ -103,7 +103,7 @@ class LocalWorker:
         places: Rows that its requests go to: its data-parallel ranks, or itself.
         breaker: This replica's part in its circuit; None if circuits are turned off.
         detail: Outcome of the last probe.
-        models: What it serves; None before it reported.
+        models: Models that it serves; None before it reported.
         engine: Name of its dialect (`router.engines`), or empty.
         running_max: Most requests that its engine runs at a time; 0 if unknown.
         told_capacity_tokens: KV capacity that its engine told last; 0 if unknown.

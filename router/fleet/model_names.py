@@ -4,8 +4,8 @@
     BASE:ADAPTER, BASE listed    BASE: SGLang's way to ask for an adapter; its cache is apart
     anything else, or nothing    the model of a fleet that serves one, as sglang-router and vllm-router do
 
-Engines take other names than those that they list: SGLang any name, vLLM requests without one. What an engine
-does not take it refuses by itself.
+Engines take other names than those that they list: SGLang any name, vLLM requests without one. An engine
+itself refuses the names that it does not take.
 """
 
 from collections.abc import Iterable, Sequence
@@ -16,7 +16,7 @@ from router.fleet.engine_info import ServedModel, cached_as
 UnlistedModels = Literal["single", "any", "refuse"]
 
 Lists = Sequence[Sequence[ServedModel]]
-"""What each worker lists, in an order that is the same at all replicas."""
+"""Models that each worker lists, in an order that is the same at all replicas."""
 
 
 def listed_as(name: str, lists: Lists, rule: UnlistedModels) -> str | None:
@@ -24,8 +24,8 @@ def listed_as(name: str, lists: Lists, rule: UnlistedModels) -> str | None:
 
     Args:
         name: The request's; empty if it has none.
-        lists: What workers list; a worker that lists nothing yet is left out.
-        rule: What becomes of names that no worker lists.
+        lists: Models that workers list; a worker that lists nothing yet is left out.
+        rule: Handling of names that no worker lists.
 
     Returns:
         None: any worker may take it. ``name`` itself: no rule lets it go on.

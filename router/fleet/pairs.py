@@ -2,7 +2,7 @@
 
     plain     begins, and needs no partner
     prefill   begins, if a decode worker of its hand-over protocol is there
-    decode    ends what a prefill worker began; alone it takes whole requests if its protocol lets it
+    decode    ends a prefill worker's request; alone it takes whole requests if its protocol lets it
     encode    neither: it works for the others
 
 In a fleet of plain workers nothing here costs anything. Lists are cached until a worker or a circuit changes:
@@ -23,7 +23,7 @@ CACHED_MAX = 1000
 """Cached lists of slots, and kinds of requests."""
 
 Kind = tuple[str | None, LengthClass]
-"""Of requests: their model and their length class."""
+"""Kind of requests: their model and their length class."""
 
 
 WHOLE = frozenset(name for name, hand_over in HAND_OVERS.items() if hand_over.prefills)
@@ -88,7 +88,7 @@ class Pairs:
             roles.setdefault(local.worker.role, set()).add(local.protocol)
         prefill, decode = roles.get("prefill", set()), roles.get("decode", set())
         if "" in prefill | decode:
-            return "Label prefill and decode workers with 'handover': their engine does not say what it is."
+            return "Label prefill and decode workers with 'handover': their engine is unknown."
         if prefill and not prefill & decode:
             return f"Prefill workers ({_listed(prefill)}) have no decode worker for it that is well: add one."
         if decode and not prefill:

@@ -7,9 +7,9 @@ replica sees health for itself, since a partition may separate a worker from one
                             (drain and circuit are shared state)
 
 A restarted worker has lost its cache; all replicas must forget it at once, but once. `policies.Started` in
-the log holds the current start time. Of the replicas that see another one, the replica in turn publishes it
+the log holds the current start time. If replicas see another one, the replica in turn publishes it
 at once, the others only if it is still missing when they ask again; a refused, reset or unexpectedly closed
-connection is a reason to ask. Of an engine without a start time, a refused connection is the only sign.
+connection is a reason to ask. A refused connection is the only sign for an engine without a start time.
 """
 
 from collections.abc import Callable, Collection, Iterable, Mapping
@@ -110,7 +110,7 @@ class Registry:
         self.circuits = Circuits(fleet, log, breaker)
         self._pairs = Pairs(self.circuits, self._ready)
         self._roles_changed = False
-        """True if `pairs` and `has_encoders` are to be computed anew when they are used."""
+        """True if `pairs` and `has_encoders` are to be computed again when they are used."""
         self.may_pair = False
         """False if no worker needs a partner; True if one may, which `pairing` finds out."""
         self._local: dict[str, LocalWorker] = {}

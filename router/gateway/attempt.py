@@ -209,7 +209,7 @@ class WorkerAttempt(msgspec.Struct, eq=False):
         self.owner.finish("completed" if status < 400 else outcome_of(status), status)
         self.client.finish()
         if status < 400:
-            # Last, so that the request is counted out whatever is raised here.
+            # Last, so that the request is counted out even if this raises an error.
             record.answered(status, now_us, self.parsed, reservation.attempt)
 
     def upstream_failed(self, error: UpstreamError) -> None:

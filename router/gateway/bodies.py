@@ -326,4 +326,4 @@ _SHAPES: dict[type[Scalars], dict[str, Callable[[Any, Digest], Any]]] = {
     GenerateBody: {"text": _prompt_from, "input_ids": _prompt_from},
     PassedThroughBody: {},
 }
-"""Readers of the prompt fields of each body, whatever their shape."""
+"""Readers of the prompt fields of each body, of any shape."""

@@ -84,7 +84,7 @@ class Sizes:
     Attributes:
         slice_bytes: Searched or handed on in one step, which takes 0.05 to 0.5 ms. Below, numpy's 10 µs per
             slice begin to show.
-        text_bytes: Of a string or array decoded in one call: it stays in the processor's cache.
+        text_bytes: Bytes of a string or array decoded in one call: they stay in the processor's cache.
         long_value_bytes_min: Shorter strings stay in the skeleton: to cut one out costs as much as to decode
             it. More than any name of a field that we read.
     """

@@ -1,4 +1,4 @@
-"""Chooses a worker for one request by the present state of the fleet: real requests and dry runs alike.
+"""Chooses a worker for one request by the present state of the fleet, for real requests and dry runs.
 
     eligible workers ── may two share it? ── not tried yet ── keep a tenant's cache apart ── slow start
                                                                                └──> `Decider.decide`
@@ -107,7 +107,7 @@ def untried(
 
 
 def _keeping_apart(registry: Registry, slots: Slots, endpoint: Endpoint) -> Slots:
-    """Leave out engines that overlook a tenant's salt; `ClientError` if all do, lest it shares a cache."""
+    """Leave out engines that overlook a tenant's salt and would share its cache; `ClientError` if all do."""
     engines = OVERLOOKED_BY.get(endpoint)
     if engines is None:
         return slots

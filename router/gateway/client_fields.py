@@ -37,7 +37,7 @@ def edits_of(
     """Return the edits of a body for its worker; none, for most requests.
 
     Args:
-        endpoint: Of the request.
+        endpoint: Endpoint of the request.
         fields: Decoded from the body.
         body: The body.
         tenant: Its salt goes in.

@@ -285,7 +285,7 @@ def _append_parts(stream: list[bytes], parts: Sequence[Part]) -> None:
 def _reference(part: Part) -> str:
     """Return the client's name of media, else the media itself.
 
-    vLLM keys its caches by ``uuid`` where there is one (multi_modal_uuids), whatever comes with it.
+    vLLM keys its caches by ``uuid`` where there is one (multi_modal_uuids), even if media come with it.
     """
     if part.uuid:
         return part.uuid

@@ -94,7 +94,7 @@ class ParsedRequest(msgspec.Struct, frozen=True, gc=False):
         prompt_token_ids: Token ids of all prompts; 0 for text.
         key: 64-bit hash of all of the prompt, or of its session.
         prefix_key: 64-bit hash of its first block, or of all of it if it is shorter.
-        edits: Of the body, for its workers (`router.gateway.client_fields`).
+        edits: Edits of the body for its workers (`router.gateway.client_fields`).
         ids_root: Root of the prompts' token ids (`PromptHasher.engine_root`), for `router.tokenizing`; None
             if engines see more than ids.
         tokenized_bytes: Canonical bytes of the prompts whose ids were found; otherwise 0.

@@ -33,17 +33,17 @@ class RecentDecision(msgspec.Struct, frozen=True, gc=False):
         ended_us, ended_s: Log time; monotonic seconds.
         endpoint: None if it was rejected before that was known.
         prefix_key: 64-bit hash of the first block of its prompt; 0 if it was not parsed.
-        attempt: The last one; None if it was never sent. Of a pair, the prefill worker's.
+        attempt: The last one, of a pair the prefill worker's; None if it was never sent.
         offload: The choice of the prefill's site, by an option; None if there was no choice.
         received_s: Monotonic seconds when the request was complete.
-        first_byte_s: Of the answer; 0 if none came.
+        first_byte_s: Monotonic seconds of the answer's first byte; 0 if none came.
         wait_s: Total wait of all its attempts.
         outcome: `record.outcome_of`, ``client_left`` or the code of the error.
         usage: None if the engine reported none, or the request was not completed.
         detail: Message of the error.
         continued: Times that another worker continued its stream.
         session: Name of its session; empty for none.
-        model_choice: What was decided on its model (`router.models`); None for most requests.
+        model_choice: Decision on its model (`router.models`); None for most requests.
     """
 
     number: int

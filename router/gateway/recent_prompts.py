@@ -29,7 +29,7 @@ class RecentPrompts:
         self._kept_max = kept_max
         self._bytes_max = bytes_max
         self.bytes = 0
-        """Of the kept ones."""
+        """Bytes of the kept requests."""
 
     def __len__(self) -> int:
         """Return the number of kept requests."""

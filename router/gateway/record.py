@@ -3,7 +3,7 @@
 The exchange (`router.gateway.exchange`) notes here what happens; nothing here decides anything. Reports go to
 
     the client     `lines`, with the head of its answer
-    metrics        `ended`, whatever the outcome
+    metrics        `ended`, for all outcomes
     its tenant     real use is settled with its limits (`router.tenants.Limiter`)
     the trace      a line for replay, if it had a prompt (`router.request_trace`)
     the log        one line
@@ -69,7 +69,7 @@ class RequestRecord(msgspec.Struct, eq=False):
         hops: Gateways passed before this one.
         endpoint, parsed: None until known.
         flow: ``CLASS/TENANT``, the unit of fairness.
-        attempt: The latest of ``attempts``; None before. Of a pair, the prefill worker's.
+        attempt: The latest of ``attempts``, of a pair the prefill worker's; None before.
         arrived_us: Log time when it was complete; 0 until it is placed for the first time.
         waits_since_s: Monotonic seconds when it last began to wait; 0 if it never did.
         wait_s: Total wait of all its attempts.
@@ -77,7 +77,7 @@ class RequestRecord(msgspec.Struct, eq=False):
             (`router.gateway.stream_events`); 0 until then.
         began_s: The same of a stream whose first worker broke off: `first_byte_s` is then the last worker's.
         continued: Times that another worker continued its stream (`router.continuing`).
-        pieces: Of the answer's body.
+        pieces: Pieces of the answer's body.
         tail: End of the answer, with the engine's counts.
         only: Slots of the workers that may serve it; None for any.
     """

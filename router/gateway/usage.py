@@ -52,7 +52,7 @@ class _Counts(msgspec.Struct, gc=False):
     cache_read_input_tokens: _Tokens | None = None
     cache_creation_input_tokens: _Tokens | None = None
     garbage: bool = False
-    """Whether one of them is a number that none can be."""
+    """True if one of them is an impossible number."""
 
 
 _decode_counts = msgspec.json.Decoder(_Counts).decode

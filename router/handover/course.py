@@ -17,7 +17,7 @@ class Course(IntEnum):
     SENT = 0
     """The prefill leg is under way, or not yet sent."""
     HELD = 1
-    """As SENT, and the decode engine has failed, perhaps for want of its partner."""
+    """The same as SENT, but the decode engine has failed, perhaps for want of its partner."""
     PREFILLED = 2
     """The prefill leg has ended well; the KV may not have arrived."""
     SHIPPED = 3

@@ -1,6 +1,6 @@
 """The ids of a Mooncake prefill engine's data-parallel ranks, by which decode engines call it.
 
-    unknown ──ask──> asking: requests wait, for a second at most ──> known ──10 s──> known, and asked anew
+    unknown ──ask──> asking: requests wait, for a second at most ──> known ──10 s──> known, and asked again
                         └─ no answer: the requests that wait fail       └─ its worker is gone ──> unknown
 
 An engine makes its ids up when it starts and serves them at ``GET {bootstrap}/query``
@@ -43,7 +43,7 @@ Receive = Callable[[Sequence[Rank], UpstreamError | None], None]
 
 
 class EngineIds:
-    """The ids of all prefill engines, asked for anew after ``refresh_s``; failed queries are counted."""
+    """The ids of all prefill engines, asked for again after ``refresh_s``; failed queries are counted."""
 
     def __init__(
         self, counts: Counter[str], refresh_s: float = REFRESH_S, resolve: Resolve | None = None

@@ -51,7 +51,7 @@ _FAILED = re.compile(
     rb'(?:event: error\s+)?data: ?\{(?=\s*"(?:error"|type"\s*:\s*"error"))(?!.{0,2000}"code"\s*:\s*4)',
     re.DOTALL,
 )
-"""Not the client's fault (a code of 4xx): ``create_streaming_error_response`` in vLLM."""
+"""An error event without a code of 4xx, the client's fault: ``create_streaming_error_response`` in vLLM."""
 
 
 def opening(data: bytes) -> Opening:

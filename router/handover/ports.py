@@ -2,7 +2,7 @@
 
     Gateway ──send(pair, sink)──> Handover ──two requests──> prefill worker, decode worker
        ^                             │
-       └── answer or failure, once ──┘   `PairedRequest.leg` says whose
+       └── answer or failure, once ──┘   `PairedRequest.leg` names its leg
 
 A request that is handed over has a *leg* at two workers: one prefills, the other decodes. To the gateway both
 are one request with one answer, the decode leg's; so it implements the ports of `router.proxy` on both sides.
@@ -10,7 +10,7 @@ The laws:
 
 * the sink hears one answer or one failure, as of any request, and after `abort` nothing;
 * the first leg that fails ends the other one at once;
-* of a client's body only the protocol's fields are written anew (`router.handover.fields`): a client cannot
+* only the protocol's fields of a client's body are rewritten (`router.handover.fields`): a client cannot
   forge them, also where a decode worker does all of its request, and a long prompt is not copied.
 """
 
@@ -99,7 +99,7 @@ class PairSink(UpstreamSink, Protocol):
 
 
 class PairedRequest(UpstreamRequest, Protocol):
-    """A request on its way to its two workers; ``leg`` names whose answer or failure the sink hears now.
+    """A request on its way to its two workers; ``leg`` is the one whose answer or failure the sink hears now.
 
     ``usage`` is the end of the prefill leg's answer, with the engine's counts; empty before.
     """

@@ -30,7 +30,7 @@ Not split, but left to plain workers, are
 The prefill leg never streams, so that its failure has a status. It answers when its KV has been sent. If it
 fails, the decode leg would wait for its room for minutes (``SGLANG_DISAGGREGATION_WAITING_TIMEOUT``), so it
 is ended at once, and the other way round. An engine looks only every four seconds whether a client has left
-(``SGLANG_REQUEST_STATE_WAIT_TIMEOUT``): hence `POST /abort_request`, beside closing. The decode leg's answer
+(``SGLANG_REQUEST_STATE_WAIT_TIMEOUT``), so `POST /abort_request` goes beside closing. The decode leg's answer
 lacks log probabilities of the prompt.
 """
 

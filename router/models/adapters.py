@@ -3,7 +3,7 @@
     adapter ──rendezvous hash──> k of the workers that serve its base, the same at all replicas
 
 A worker that comes or goes moves the adapters of that worker alone. vLLM knows an adapter by its name; SGLang
-by ``BASE:NAME``, and would serve the base under any other name. So the body gets what its engine reads.
+by ``BASE:NAME``, and would serve the base under any other name. So the body gets its engine's name for it.
 """
 
 from collections.abc import Mapping
@@ -14,7 +14,7 @@ from router.fleet import Core, Health, LocalWorker
 from router.model_rules import Adapter
 
 DIALECT_S = 1.0
-"""How long the engine of a base is remembered: workers are too many to look at for each request."""
+"""Time that the engine of a base is remembered: workers are too many to look at for each request."""
 
 
 class Adapters:

@@ -3,8 +3,8 @@
     POST /v1/load_lora_adapter, /v1/unload_lora_adapter    vLLM (with VLLM_ALLOW_RUNTIME_LORA_UPDATING)
     POST /load_lora_adapter, /unload_lora_adapter          SGLang (with --enable-lora)
 
-Each load is done once, however many requests want it, and one at a time at a worker. A load that failed is
-tried again after `AGAIN_S`. What an engine lists counts: a restarted engine has none, and gets it again.
+Each load is done once for all requests that want it, and one at a time at a worker. A load that failed is
+tried again after `AGAIN_S`. The engine's list counts: a restarted engine lists none, and gets it again.
 
 Requests that are in flight at an unload end well: vLLM reads the adapter again for them
 (lora/worker_manager.py, ``_apply_adapters``), SGLang unloads when they have ended
@@ -159,7 +159,7 @@ class AdapterLoader:
             logger.info("adapter unloaded", extra={**fields, "detail": reason})
 
     def follow(self) -> None:
-        """Send no requests for adapters where they are being unloaded, whatever health checks find."""
+        """Send no requests for adapters where they are being unloaded, even if health checks find them."""
         registry, leaving = self._registry, self.uses.leaving()
         if leaving == registry.withheld:
             return

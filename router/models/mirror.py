@@ -4,8 +4,8 @@
        └─ drawn, few enough under way, short enough? ──> POST, the body alone ──> answer read and dropped
 
 The copy is made where a request may be tokenized (`router.gateway.gateway.TokenizingPort`): its client is
-known and its body is sound. No header of a client goes along, so no key does. What does not fit is counted
-and not copied; nothing waits for a copy.
+known and its body is sound. No header of a client goes along, so no key does. Requests that do not fit are
+counted and not copied; nothing waits for a copy.
 """
 
 import asyncio
@@ -99,7 +99,7 @@ class Mirror:
                     outcome = "answered" if answer.is_success else "refused"
         except TimeoutError:
             outcome = "late"
-        except Exception:  # noqa: BLE001 - a copy concerns nobody
+        except Exception:  # noqa: BLE001 - a failed copy harms no client
             outcome = "failed"
         self._count(outcome)
 

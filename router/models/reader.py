@@ -128,7 +128,7 @@ class ModelReader(RequestReader):
 
 
 class Renamed:
-    """Another model for a request, whatever its client asked for (`router.gateway.parsing.Rename`)."""
+    """Another model for a request, in place of the client's (`router.gateway.parsing.Rename`)."""
 
     __slots__ = ("_model",)
 
@@ -158,7 +158,7 @@ class Naming:
         return model if self._adapters is None or not adapter else self._adapters.written(adapter)
 
     def chosen(self, parsed: ParsedRequest, drawn: Drawn | None) -> ParsedRequest:
-        """Return the request with what was decided."""
+        """Return the request with the decision."""
         alias = self._resolved.alias
         if not alias and drawn is None:
             return parsed

@@ -104,7 +104,7 @@ class Splits:
         return Drawn(parsed.model, part, why, self._labels, self._count, model, split.label, elsewhere)
 
     def _key(self, parsed: ParsedRequest, session: str, split: Split) -> tuple[bytes, str]:
-        """Return the bytes by which a request is drawn, and what they are."""
+        """Return the bytes by which a request is drawn, and their kind."""
         tenant = parsed.tenant.encode()
         if split.stick == "tenant":
             return tenant, "its tenant"

@@ -2,7 +2,7 @@
 
     loading.py    from PACKAGE.MODULE:NAME or an entry point to a rule of the registry's form
     trial.py      the fleet on which each is tried when it is loaded
-    workers_view.py  what they look at
+    workers_view.py  their view of the workers
     guarded.py    budget, fallback and counts while the gateway decides
 
 `cacheway simulate` and `plan` load by the same lines, and need no guard: there an error ends the run.

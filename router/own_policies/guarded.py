@@ -7,7 +7,7 @@
 The decision in which it fails is taken by the fallback, so no request is lost. A decision blocks the event
 loop, so a policy that is late delays every stream: it is off after `LATE_MAX` late decisions (each timely one
 takes `_FORGIVEN` of one back), or at once after one that takes `FAR_TOO_LATE` budgets. A policy that never
-returns cannot be stopped from inside; the liveness probe is what restarts such a replica.
+returns cannot be stopped from inside; the liveness probe restarts such a replica.
 
 Each replica judges by itself, so a policy may be off in one of them only: the alert names it.
 """
@@ -32,10 +32,10 @@ LATE_MAX = 10.0
 """Late decisions before a policy is off. [guess] One may be a page fault, ten in a row are the policy."""
 
 _FORGIVEN = 0.01
-"""So a policy may be late in 1 % of its decisions: the 99th percentile is what the budget bounds."""
+"""Share of its decisions in which a policy may be late: the budget bounds the 99th percentile."""
 
 FAR_TOO_LATE = 100.0
-"""A decision of so many budgets, 0.1 s by default, stalls all streams once, and is not tried again."""
+"""Multiple of the budget, 0.1 s by default, at which one decision turns a policy off: all streams stall."""
 
 
 class FailureReason(StrEnum):
@@ -47,7 +47,7 @@ class FailureReason(StrEnum):
 
 @dataclass(slots=True)
 class Record:
-    """What one policy did in this process; ``off`` is empty while it is in use, else the reason in words."""
+    """Use of one policy in this process; ``off`` is empty while it is in use, else the reason in words."""
 
     name: str
     decisions: int = 0
@@ -72,7 +72,7 @@ class OwnPolicies:
         switched_off: Callable[[str], None] = lambda _: None,
         clock_s: Callable[[], float] = time.perf_counter,
     ) -> None:
-        """Load what the settings name; raise NotLoaded if one cannot be used."""
+        """Load the policies that the settings name; raise NotLoaded if one cannot be used."""
         self.records: Mapping[str, Record] = {name: Record(name) for name in named(rules)}
         for name in self.records:
             load_rule(name)

@@ -32,7 +32,7 @@ _TEXT_MAX = 300
 
 
 class NotLoaded(ValueError):
-    """A user's policy that cannot be used; the message says why and what to do."""
+    """A user's policy that cannot be used; the message gives the reason and a remedy."""
 
 
 def full_name(name: str) -> str:

@@ -1,9 +1,9 @@
-"""The form of a policy that a user writes, and what it may look at.
+"""The form of a policy that a user writes, and its view of the workers.
 
     place ──> OwnCosts(request, candidates) ──> user's function(request, workers) ──> costs, one per worker
 
 A user's policy sees `WorkersView`: the same columns as the policies of `policies.scoring`, read-only, so that
-a slip such as ``workers.inflight_requests += 1`` is an error and no damage to what all replicas agree on.
+a slip such as ``workers.inflight_requests += 1`` is an error and no damage to the shared state.
 """
 
 from collections.abc import Callable
@@ -102,7 +102,7 @@ class OwnPolicy(Protocol):
 class OwnCosts:
     """Costs of a user's policy, in the form that `policies.place` asks for.
 
-    ``judge`` checks an answer for n workers and returns it as costs; it raises what it likes.
+    ``judge`` checks an answer for n workers and returns it as costs; it may raise any error.
     """
 
     __slots__ = ("_call", "_judge")

@@ -54,7 +54,7 @@ class PairReservation(msgspec.Struct, eq=False):
         offload: The choice of the prefill's site; None if there was no choice.
         too_late: Called if the KV is late on the link; None if that does not matter.
         prefill_s: Duration of the prefill leg by its own answer; 0 until then.
-        end: As known so far; `CLIENT_LEFT` until something else is reported.
+        end: The end known so far; `CLIENT_LEFT` until something else is reported.
     """
 
     gateway: Gateway

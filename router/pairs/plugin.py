@@ -36,7 +36,7 @@ from router.settings import Settings
 
 
 class PairPlugin:
-    """Pairs of one gateway: their hand-over protocols, decisions, and what watches them.
+    """Pairs of one gateway: their hand-over protocols, decisions and watches.
 
     Attributes:
         offloading: Decides in which site a request is prefilled.

@@ -60,7 +60,7 @@ TURNING_S = 2.0
 """Seconds between two looks while a worker is turning: it should not stand idle for long when it is free."""
 
 LEAD_S = 10.0
-"""Seconds that a new leader waits: several times what the log and a heartbeat take."""
+"""Seconds that a new leader waits: several times the delay of the log and a heartbeat."""
 
 
 @dataclass(slots=True)
@@ -85,7 +85,7 @@ class RolePlanner:
     """Start of each worker's engine that was asked for its role."""
 
     def use(self, rules: RoleRules, level: ServiceLevel) -> None:
-        """Apply other rules from now on; the time to the next look begins anew."""
+        """Apply other rules from now on; the time to the next look begins again."""
         if (rules, level.tpot_slo_s) != (self.rules, self.level.tpot_slo_s):
             self.rules, self.level = rules, level
             self._changed.set()

@@ -6,8 +6,8 @@
               the same, whole ───> first byte       due: that + all tokens that the answer may have
 
 The limit is ``factor`` times the prediction, and ``floor_s``. A late leg has not failed yet, since the
-prompts before it may be longer than predicted. So the *worker* is judged by what all replicas see: it has
-stalled without progress for as long.
+prompts before it may be longer than predicted. So the *worker* is judged by its progress at all replicas: it
+has stalled without progress for as long.
 
 * A prefill worker: its oldest prefill must be late, too, counted from the end of any other
   (`policies.state.loads.Head`).

@@ -15,8 +15,8 @@ POLICY_NAMES: Mapping[str, tuple[str, str]] = MappingProxyType(
             "consistent_hash",
             "the key is the session (--session-headers, --session-fields), else the prompt",
         ),
-        "cache_aware_zmq": ("cache_aware", "with --kv-events auto its tree follows what engines say"),
-        "kv_aware": ("expected_cost", "with --kv-events auto its tree follows what engines say"),
+        "cache_aware_zmq": ("cache_aware", "with --kv-events auto its tree follows the engines' events"),
+        "kv_aware": ("expected_cost", "with --kv-events auto its tree follows the engines' events"),
         "manual": ("expected_cost", BY_CONTENT),
         "sticky_least_loaded": ("expected_cost", BY_CONTENT),
         "sticky_round_robin": ("expected_cost", BY_CONTENT),
@@ -24,7 +24,7 @@ POLICY_NAMES: Mapping[str, tuple[str, str]] = MappingProxyType(
         "passthrough": ("round_robin", "the gateway chooses a worker for each request"),
     }
 )
-"""For each name ours, and a remark."""
+"""Our name for each name, and a remark."""
 
 DECODE_NAMES: Mapping[str, tuple[str, str]] = MappingProxyType(
     {name: entry for name, entry in POLICY_NAMES.items() if entry[0] != "expected_cost"}

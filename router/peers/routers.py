@@ -203,7 +203,7 @@ SPECIAL: tuple[PeerFlag, ...] = (
         (SGLANG, SMG),
         "one",
         "accepted",
-        "engines say what they are",
+        "engines name themselves",
         only=("sglang", "vllm", "tokenspeed"),
     ),
     PeerFlag(

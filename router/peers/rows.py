@@ -1,7 +1,7 @@
-"""Rows of the tables: one flag of another router, and what it means here.
+"""Rows of the tables: one flag of another router, and its meaning here.
 
     taken      a flag of ours has its meaning: the value goes there
-    accepted   nothing here does what it is for, and the gateway serves rightly without it
+    accepted   no setting here stands for it, and the gateway serves rightly without it
     refused    without it something would be open, unreachable or lost: the start stops and says what to write
 
 Tables are written as text, in groups of flags that share a sentence::
@@ -35,7 +35,7 @@ class PeerFlag:
         says: Completes "``--flag``: ...": what to write, or why it has no effect.
         ours: The flag that takes its value, or ``NAME=`` for an option of a policy; empty unless taken.
         only: Values for which the verdict holds; others are refused. Empty: all values.
-        value: What our flag gets whatever theirs says; empty for its own value.
+        value: Value that our flag gets for any value of theirs; empty for theirs.
     """
 
     flag: str

@@ -1,4 +1,4 @@
-"""Translates the flags of other routers into values of ours, and says in one note what became of them."""
+"""Translates the flags of other routers into values of ours, and reports them in one note."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -31,9 +31,9 @@ class Translation:
 
     Attributes:
         values: Values of our settings, by dotted key, as `router.sources.load` takes them.
-        note: What became of flags and values of other routers; empty if there were none. It quotes no values
+        note: Treatment of flags and values of other routers; empty if there were none. It quotes no values
             but names of policies.
-        problems: Why the gateway must not start.
+        problems: Reasons why the gateway must not start.
     """
 
     values: dict[str, Any]
@@ -86,7 +86,7 @@ def _refusal(row: PeerFlag) -> str:
 
 
 def _policy_names(values: dict[str, Any]) -> list[str]:
-    """Replace names of policies; return what each became."""
+    """Replace names of policies; return the new name of each."""
     became = []
     for key, names in _NAMES.items():
         name = values.get(key)

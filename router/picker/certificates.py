@@ -1,7 +1,7 @@
 """Certificates for proxies: the files of a mounted Secret, or one that is signed here.
 
 A self-signed certificate encrypts and proves nothing: proxies do not check it unless they are told to. It is
-made anew at each start, for ten years, like the reference picker's (``pkg/common/certs.go``).
+made at each start, for ten years, like the reference picker's (``pkg/common/certs.go``).
 """
 
 import datetime

@@ -65,7 +65,7 @@ class PickedExchange(RequestExchange):
 
     @property
     def record(self) -> RequestRecord:
-        """What happened so far."""
+        """Record of the request so far."""
         return self._record
 
     @property

@@ -5,7 +5,7 @@
     x-llm-d-model-name-rewrite     model that serves the request; else an InferenceModelRewrite may name one
 
 A priority is a number of classes above the default one (`router.gateway.priorities`): 0 without an objective,
-negative for what may wait. A rewritten model is spliced into the body, and its name in the answer is the one
+negative for requests that may wait. A rewritten model is spliced into the body, and the answer names the one
 that the client asked for.
 """
 

@@ -1,4 +1,4 @@
-"""Messages on their way to the proxy: what a stream decides at once, its writer sends in order.
+"""Messages on their way to the proxy: a stream decides them at once, its writer sends them in order.
 
 `put` takes messages that are made when they are sent, so that a large body is not held a second time in
 pieces. A reader that awaits `room` before each message it reads keeps the number of batches small.
@@ -32,7 +32,7 @@ class Outbox:
             self._wake.set()
 
     def end(self, failed: str = "") -> None:
-        """End the stream after what is there; at once, as failed, if ``failed`` says why."""
+        """End the stream after its messages; at once, as failed, if ``failed`` gives a reason."""
         if failed and not self._ended:
             self.failed = failed
             self._batches.clear()
@@ -47,7 +47,7 @@ class Outbox:
             await self._room.wait()
 
     def taken(self) -> Iterator[pb.ProcessingResponse]:
-        """Take out what is there, message by message."""
+        """Take out the messages, one by one."""
         while self._batches:
             yield from self._batches.popleft()
 

@@ -2,7 +2,7 @@
 
 They are read every `LOOK_S` (``inference.networking.x-k8s.io`` and ``llm-d.ai``, version v1alpha2, in the
 pool's namespace) and count if they refer to the pool. Kinds that the API server does not know are none. While
-it cannot be asked, what is known stays.
+it cannot be asked, the known objects stay.
 
 Precedence of rewrites (``apix/v1alpha2/inferencemodelrewrite_types.go``): a rule with the model's name before
 a rule for all; then the oldest object; then the first rule.
@@ -155,7 +155,7 @@ class PoolObjects:
             await self._api.close()
 
     async def look(self) -> None:
-        """Read them once; on a failure what is known stays."""
+        """Read them once; on a failure the known ones stay."""
         try:
             objectives = objectives_of(await self._lists("inferenceobjectives"), self._pool, self._pace)
             exact, otherwise = rewrites_of(
@@ -164,7 +164,7 @@ class PoolObjects:
         except ApiFailure as failure:
             if not self._failing:
                 logger.warning(
-                    "the objects of the pool cannot be read; what is known stays",
+                    "the objects of the pool cannot be read; the known ones stay",
                     extra={"event": "picker.objects_unreadable", "detail": failure.message},
                 )
             self._failing = True

@@ -94,7 +94,7 @@ class Picker:
         Args:
             settings: The effective settings.
             gateway: The parts that decide.
-            metrics: Of the process.
+            metrics: Metrics of the process.
             held: The account of bodies that the process holds.
             ending: The end of the process.
             settled: Returns True once discovery knows the pods, or if there is none.

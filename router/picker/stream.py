@@ -130,14 +130,14 @@ class ProxyStream:
         self._counted_bytes = 0
         self._modes: pb.ProtocolConfiguration | None = None
         self._trailers = False
-        """Whether trailers end the request's body, not its last piece."""
+        """True if trailers end the request's body, not its last piece."""
         self._only: Slots | None = None
         self._exchange: PickedExchange | None = None
         self._sink: UpstreamSink | None = None
         self._endpoint = ""
         self._status = 0
         self._relaying = False
-        """Whether the worker's answer is being passed on now: what is sent then is not ours."""
+        """True while the worker's answer is passed on: the bytes sent then are not ours."""
         self._out: list[bytes] = []
         self._finished = False
         self._renamed: tuple[bytes, bytes] | None = None
@@ -167,7 +167,7 @@ class ProxyStream:
                 raise OutOfOrder("the message is of no kind that is known")
 
     def gone(self, *, ending: bool = False) -> None:
-        """End what is left: the proxy has closed the stream, or this process ends."""
+        """End the rest: the proxy has closed the stream, or this process ends."""
         self._stop_timer()
         exchange, sink = self._exchange, self._sink
         if exchange is not None and not exchange.done:
@@ -472,7 +472,7 @@ class ProxyStream:
             self.outbox.end()
 
     def _relay(self, report: Callable[[], None], *, flush: bool = True) -> None:
-        """Report a part of the worker's answer to the exchange, and pass on what it lets through."""
+        """Report a part of the worker's answer to the exchange, and pass on the part that it lets through."""
         self._relaying = True
         try:
             report()

@@ -4,7 +4,7 @@
     Cacheway 1.4.0 serves http://0.0.0.0:30000, console http://127.0.0.1:29100/, policy expected_cost, ...
 
 The second form is for people: `router.logs` writes it in place of the first where standard error is a
-terminal. Of several processes their owner says it, once.
+terminal. The owner of several processes says it, once.
 """
 
 import multiprocessing

@@ -1,4 +1,4 @@
-"""Housekeeping: what a replica does once a second beside its requests.
+"""Housekeeping: a replica's work once a second, beside its requests.
 
 `router.app` starts `Housekeeping.run`, restarts it if it ever fails, and cancels it at the end.
 """

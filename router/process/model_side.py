@@ -39,6 +39,6 @@ class ModelSide:
         gateway.tokenizing = self.mirror if self.mirror.is_on else following
 
     async def close(self) -> None:
-        """End what is under way."""
+        """End all work under way."""
         await self.loader.close()
         await self.mirror.close()

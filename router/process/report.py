@@ -304,7 +304,7 @@ def troubles(core: Core, tenants: TenantSide, discovery: Discovery | None) -> tu
         found.append(f"{unwell} of {len(workers)} workers {'is' if unwell == 1 else 'are'} not healthy")
     files = (("keys", tenants.keys), ("tokens", tenants.tokens))
     found += [
-        f"the file of {noun} cannot be used; what it said before holds, and the log says why"
+        f"the file of {noun} cannot be used; its former content holds, and the log says why"
         for noun, watch in files
         if watch is not None and watch.problem is not None
     ]

@@ -77,7 +77,7 @@ def warn_of_unpriced_links(settings: Settings) -> None:
     """Say it if prompts could be prefilled in another site and never will be."""
     if settings.fleet.links and not any(model.known for model in settings.placement.models.values()):
         logger.warning(
-            "nothing is prefilled in another site: placement.models does not say what any model's KV weighs",
+            "nothing is prefilled in another site: placement.models gives no model's size of KV",
             extra={"event": "links.unpriced"},
         )
 

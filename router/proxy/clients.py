@@ -51,7 +51,7 @@ class Refusal(StrEnum):
 
 @dataclass(frozen=True)
 class ClientQuota:
-    """What clients may have at one process; 0 turns a limit off."""
+    """Limits of clients at one process; 0 turns a limit off."""
 
     connections_max: int = setting(
         0,

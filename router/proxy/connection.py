@@ -200,7 +200,7 @@ class WorkerConnection(asyncio.Protocol):
         self.closed = False
         self.idle_since_s = 0.0
 
-    # What the pool and the request ask for
+    # Called by the pool and the request
 
     def start(self, request: PooledRequest) -> None:
         """Send a request on an idle connection."""
@@ -336,7 +336,7 @@ class WorkerConnection(asyncio.Protocol):
                 self._parser = cast("httptools.HttpResponseParser", _Unparsed(self))
                 self._parser.feed_data(data[upgrade.args[0] :])
             else:
-                wrong = "an upgrade that nobody asked for"
+                wrong = "an upgrade without a request for it"
         except httptools.HttpParserError as error:
             cause = error.__context__
             wrong = str(cause if isinstance(cause, Malformed) else error)

@@ -1,7 +1,7 @@
 """Memory that request bodies take in one process: one account for all.
 
     first byte comes in ──> waits for a worker ──> is at a worker ──first byte of its answer──> released
-    `────────────────────── counted, once, whatever becomes of the request ──────────────────'
+    `────────────────────── counted, once, for every end of the request ───────────────────────'
 
 A body counts twice the bytes received, up to its declared length, which alone reserves nothing: a client has
 to send half of what it holds, and a body is sure of its room once half of it has come. A body without room as

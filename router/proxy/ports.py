@@ -20,7 +20,7 @@ Header = tuple[bytes, bytes]
 
 
 class Route(IntEnum):
-    """Who serves a request, and when it begins."""
+    """Server of a request, and when it begins."""
 
     APPLICATION = 0
     WHOLE = 1

@@ -191,8 +191,8 @@ class WorkerPool:
             sink: Receives the answer.
             patient: Do not limit the wait for the first byte of an answer that comes whole.
             resend: Send it once more if it met a stale connection.
-            upload: What is written after the body, while the request is on its way. It goes out on a new
-                connection, since nobody could repeat it after a stale one.
+            upload: Bytes written after the body, while the request is on its way. It goes out on a new
+                connection, since it could not be repeated after a stale one.
         """
         body_bytes = sum(map(len, body))
         head = [method, b" ", self._base_path, path]
@@ -244,7 +244,7 @@ class WorkerPool:
         for connection in tuple(self._connections):
             connection.give_up("is no longer used")
 
-    # What requests and connections report
+    # Called by requests and connections
 
     def forget(self, request: PooledRequest) -> None:
         """Drop a waiting request that was aborted."""

@@ -3,12 +3,12 @@ r"""Reads a form (RFC 7578) while it passes: finds ``model``, and refuses fields
     CRLF --boundary CRLF  headers CRLF CRLF  value  CRLF --boundary ...  CRLF --boundary--
     `── DELIMITER         `── HEADERS        `── VALUE, of ``model``; other values are skipped
 
-What comes is looked at once, in a window of a few kilobytes, to the last byte: a form may have a second end.
+Each byte is looked at once, in a window of a few kilobytes, to the last one: a form may have a second end.
 Names are read strictly. Engines understand more ways to write one (``name*=``, escapes, folded lines), so
 such a part is refused: it could be another field to the engine than to us.
 
 Refused are the fields that `router.gateway.bodies` refuses in JSON or `client_fields` takes out, and
-``vllm_xargs``, which may hold them. What came before may be at the worker already, but without its end an
+``vllm_xargs``, which may hold them. Earlier parts may be at the worker already, but without its end an
 engine does nothing with it.
 """
 
@@ -30,7 +30,7 @@ BOUNDARY_CHARS_MAX = 70
 """RFC 2046, section 5.1.1."""
 
 FORBIDDEN = frozenset((*ID_FIELDS, *SALT_FIELDS))
-"""Fields by which a client would name or separate what is the gateway's to name or separate."""
+"""Fields by which a client would set names or salts that only the gateway sets."""
 
 OF_HANDOVER = HANDOVER_FIELDS | {"vllm_xargs"}
 """Fields that `fleet.allow_client_kv_transfer` lets clients set."""

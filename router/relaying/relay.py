@@ -113,7 +113,7 @@ def keep_apart(endpoint: Endpoint, tenant: Tenant) -> None:
 
 
 def without_prompt(endpoint: Endpoint, model: str | None, tenant: Tenant, request_id: bytes) -> ParsedRequest:
-    """Return the facts of a request without a prompt; its id stands for what is in it."""
+    """Return the facts of a request without a prompt; its id stands for its content."""
     key = int(request_id[-16:], 16)
     return ParsedRequest(
         endpoint=endpoint,

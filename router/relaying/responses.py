@@ -1,4 +1,4 @@
-"""Stored responses (`POST /v1/responses`): which worker keeps one, and who may ask for it.
+"""Stored responses (`POST /v1/responses`): the worker that keeps one, and the tenant that may ask for it.
 
     POST /v1/responses ──> its answer names an id ──keep──> `router.shared.StoredResponses`
          previous_response_id, GET, DELETE, cancel ──find──> the worker ──> that one only
@@ -85,7 +85,7 @@ def find_worker(
 def worker_of(
     gateway: Gateway, tenant: Tenant, response_id: str, worker_id: str | None
 ) -> LocalWorker | None:
-    """Return the worker of an id; None if nobody knows the response, and any worker may be asked."""
+    """Return the worker of an id; None if no replica knows the response, and any worker may be asked."""
     shown = response_id[:128]
     if worker_id is None:
         raise NoWorker(

@@ -1,4 +1,4 @@
-"""Who serves a method and path: the one list of what clients reach at workers.
+"""Server of each method and path: the one list of what clients reach at workers.
 
     POST, an endpoint with a JSON body        an exchange, when the body is complete
     POST, a form with files                   an exchange, at once: the body is streamed
@@ -38,7 +38,7 @@ class Routes:
         self._more = PassedPaths(settings.upstream.pass_through)
 
     def __call__(self, method: bytes, path: bytes) -> Route:
-        """Return who serves a method and raw path."""
+        """Return the server of a method and raw path."""
         if method == b"POST" and path in _WHOLE:
             return Route.WHOLE
         endpoint = self.endpoint_of(method, path)
@@ -75,7 +75,7 @@ def methods_of(endpoint: Endpoint) -> tuple[str, ...]:
 
 
 def placed_by(endpoint: Endpoint) -> str:
-    """Return what decides on the worker of a request to an endpoint, in the words of docs/endpoints.md."""
+    """Return the basis of choosing an endpoint's worker, in the words of docs/endpoints.md."""
     if endpoint in (Endpoint.RESPONSE, Endpoint.RESPONSE_CANCEL):
         return "by id"
     if endpoint is Endpoint.REALTIME:

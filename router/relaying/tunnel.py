@@ -104,7 +104,7 @@ class TunnelExchange(StreamingExchange):
         """Nothing is sent before the worker accepts."""
 
     def opened(self, lines: bytes) -> None:
-        """The worker accepted: switch, and pass on what came early."""
+        """The worker accepted: switch, and pass on the bytes that came early."""
         self.streaming = True
         record = self._record
         record.phase = NEXT[record.phase][Phase.ANSWERING]

@@ -4,7 +4,7 @@
              `── held, `SPOOL_BYTES_MAX` at most              `── client paused     `── worker slow: it too
 
 OpenAI's SDKs write ``model`` before the file; others may not. Where the fleet serves one model under any name
-the worker is chosen without it. Where it serves several, what comes before ``model`` is held, and counted
+the worker is chosen without it. Where it serves several, the part before ``model`` is held, and counted
 among the bodies that a process holds. Until the connection is made another worker may take the request; from
 then on that worker alone has its body, so a failure is the answer.
 """
@@ -227,7 +227,7 @@ class UploadExchange(StreamingExchange):
         self.send_streaming(decision, dispatcher, Upload(self, length or None), b"")
 
     def worker_connected(self) -> None:
-        """Send what was held, then let the client go on."""
+        """Send the held part, then let the client go on."""
         self.streaming = True
         held, self._held = b"".join(edited(bytes(self._held), self._edits)), bytearray()
         assert self._attempt is not None

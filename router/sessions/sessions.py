@@ -96,7 +96,7 @@ class Sessions:
     def placed(self, parsed: ParsedRequest, worker_id: str) -> None:
         """Take note of a worker, or rank, that gets a request of a session.
 
-        Other replicas are told of another worker than before, and of the same one after half its time.
+        Other replicas learn of a new worker at once, and of the same one after half its time to live.
         """
         if not self._most:
             return
@@ -109,7 +109,7 @@ class Sessions:
         self._tell(parsed.key, worker_id)
 
     def heard(self, session: int, worker_id: str, age_s: float) -> None:
-        """Take note of what a replica told, ``age_s`` seconds ago: the worker of a session, or its end."""
+        """Take note of another replica's word, ``age_s`` seconds old: the worker of a session, or its end."""
         if not worker_id:
             self._homes.pop(session, None)
         elif self._most and age_s < self._ttl_s:

@@ -28,11 +28,11 @@ KEPT_US = 24 * 3600 * 1_000_000
 
 SYNC_US = 1_000_000
 GRACE_S = 1.5
-"""Longer than `SYNC_US` by what a request needs to reach its worker."""
+"""Longer than `SYNC_US` by the time that a request needs to reach its worker."""
 
 SYNC_S_MAX = 0.3
 PAUSE_US = 4_000_000
-"""Without Redis a request waits for the list this seldom, in microseconds beside `SYNC_US`."""
+"""Time between two waits of requests for the list without Redis, in microseconds beside `SYNC_US`."""
 
 LEAVES_US = 10_000_000
 """An adapter that is listed this long after it began to leave is there, in microseconds."""
@@ -180,7 +180,7 @@ class AdapterUses:
             await self._link.aclose()
 
     async def _tell(self, link: RedisLink) -> None:
-        """Tell the newest uses until none is due; what Redis does not take is told with a later use."""
+        """Tell the newest uses until none is due; uses that Redis does not take are told with a later one."""
         try:
             while due := {
                 name: used_us

@@ -1,11 +1,11 @@
-"""Where Redis is: the URL, taken apart and checked once.
+"""Address of Redis: the URL, taken apart and checked once.
 
     redis://[user:password@]host[:port][/database]           one server
     unix://[user:password@]/path                             one server on this host
     redis+sentinel://[user:password@]host[:port],host.../service[/database]
     redis+cluster://[user:password@]host[:port],host...
 
-``rediss`` instead of ``redis`` means TLS, to Sentinels and data servers alike. The user and password
+``rediss`` instead of ``redis`` means TLS, to both Sentinels and data servers. The user and password
 in front of the hosts are those of the data servers. After a ``?`` come parameters: ``db``,
 ``username``, ``password``, ``sentinel_username``, ``sentinel_password``, and for TLS ``ssl_ca_certs``,
 ``ssl_certfile``, ``ssl_keyfile`` (paths), ``ssl_cert_reqs`` (``required`` or ``none``) and
@@ -50,9 +50,9 @@ class RedisAddress:
     """A Redis URL, understood.
 
     Attributes:
-        kind: What the endpoints are.
+        kind: Kind of the endpoints.
         endpoints: One server; or some Sentinels or cluster nodes, any of which knows the rest.
-        service: Name of the primary among what the Sentinels watch.
+        service: Name of the primary among the Sentinels' services.
         data: Options of a connection to a data server, as redis-py takes them; ``tls`` is how TLS is spoken,
             None without.
         sentinel: Options of a connection to a Sentinel.

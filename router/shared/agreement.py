@@ -5,12 +5,13 @@ replicas have applied. Then two live replicas have different values, and no late
 So each replica publishes a digest of each kind of register with its heartbeat (`policies.state.digests`), and
 compares those of its siblings with its own:
 
-    equal, or what we had a moment ago ──> they agree
+    equal, or ours of a moment ago ──> they agree
     no value in common for `DIFFER_S`  ──> each side publishes its registers of that kind again
     for `ALERT_S`                      ──> `LogStatus.differing` and a reason why this replica is degraded
 
-Registers may be repeated, and the newest value counts, so both sides have the union afterwards. Of several
-replicas with the same digest one publishes; if that does not help, the next one does, after a longer pause.
+Registers may be repeated, and the newest value counts, so both sides have the union afterwards. One of
+several replicas with the same digest publishes; if that does not help, the next one does, after a longer
+pause.
 
 Digests are a heartbeat old when they are compared, and values change meanwhile. So a sibling's digest is
 compared with all digests that this replica had in the last `RECENT_S`. A replica that is far behind in the
@@ -31,17 +32,17 @@ from policies import KIND_NAMES
 logger = logging.getLogger(__name__)
 
 RECENT_S = 1.5
-"""How far back own digests are remembered: three heartbeats, and how far a replica may be behind."""
+"""Age up to which own digests are remembered: three heartbeats, and the greatest lag of a replica."""
 
 DIFFER_S = 2.0
-"""How long two digests must differ until registers are published again."""
+"""Time that two digests must differ until registers are published again."""
 
 AGAIN_S = 4.0
 AGAIN_S_MAX = 60.0
 """Pause until they are published again; doubled each time that it did not help, up to the second value."""
 
 ALERT_S = 10.0
-"""How long two digests must differ until it is told."""
+"""Time that two digests must differ until it is told."""
 
 LAG_S_MAX = 1.0
 """A replica that is further behind in the log compares nothing."""
@@ -56,7 +57,7 @@ class _Difference:
 
     Attributes:
         since_s: By sibling, monotonic seconds since which no value was in common.
-        rounds: How often registers were published again for it.
+        rounds: Times that registers were published again for it.
         again_s: Monotonic seconds before which they are not.
     """
 
@@ -74,7 +75,7 @@ class Agreement:
         monotonic_s: The local clock; its zero does not matter.
 
     Attributes:
-        published_again: How often each kind of register was published again, by name.
+        published_again: Times that each kind of register was published again, by name.
     """
 
     def __init__(
@@ -92,19 +93,19 @@ class Agreement:
         self.published_again: dict[str, int] = {}
 
     def shown(self, *, ready: bool) -> bytes:
-        """Return what the next heartbeat shows: the digest of each kind, of a replica that is ready."""
+        """Return the value of the next heartbeat: the digest of each kind, of a replica that is ready."""
         self._look()
         return msgspec.msgpack.encode(self._own if ready else {})
 
     def compare(self, shown: Mapping[str, bytes], lag_s: float) -> list[int]:
-        """Compare what living siblings show with the own digests.
+        """Compare the digests of living siblings with the own ones.
 
         Args:
-            shown: By sibling what its heartbeat shows; only of heartbeats that came just now.
-            lag_s: How far this replica is behind in the log.
+            shown: Values of heartbeats by sibling; only of heartbeats that came just now.
+            lag_s: Seconds that this replica is behind in the log.
 
         Returns:
-            Tags of the kinds that this replica shall publish again now.
+            Tags of the kinds that this replica must publish again now.
         """
         if lag_s > LAG_S_MAX:
             self.interrupted()
@@ -145,7 +146,7 @@ class Agreement:
         return again
 
     def interrupted(self) -> None:
-        """Note that nothing is compared for now: what differed before may not differ any more."""
+        """Note that nothing is compared for now: earlier differences may be gone."""
         self._differences.clear()
 
     def _look(self) -> float:
@@ -174,7 +175,7 @@ class Agreement:
 
     @property
     def reason(self) -> str | None:
-        """Why this replica is degraded, in words; None if all replicas agree, or did a moment ago."""
+        """Reason why this replica is degraded, in words; None if all replicas agree, or did a moment ago."""
         differing = self.differing
         if not differing:
             return None

@@ -16,10 +16,10 @@ class CompletingFold:
     """Completes placements on their way from the log into the fold.
 
     Args:
-        fold: What operations are applied to.
+        fold: Fold that operations are applied to.
         forms: Completes placements, asks for prompts and answers.
         clock: Log time.
-        send: Takes an encoded operation that shall go into the log.
+        send: Takes an encoded operation that goes into the log.
     """
 
     def __init__(
@@ -28,12 +28,12 @@ class CompletingFold:
         self._fold, self._forms, self._clock, self._send = fold, forms, clock, send
 
     def apply(self, op: LogOp, now_us: int) -> None:
-        """Apply what an operation of another replica means, at a log time."""
+        """Apply an operation of another replica, completed, at a log time."""
         for whole in self._forms.incoming(op, now_us):
             self._fold.apply(whole)
 
     def look(self) -> None:
-        """Give up what waited too long, and send questions and answers; call it after each read."""
+        """Give up placements that waited too long, send questions and answers; call it after each read."""
         for op in self._forms.due(self._clock.now_us()):
             with contextlib.suppress(ValueError):
                 self._fold.apply(op)

@@ -21,7 +21,7 @@ class SharingRules:
         "instead of redis over TLS. User and password are the data server's; those of the Sentinels follow "
         "as ?sentinel_username= and ?sentinel_password=, TLS files as ?ssl_ca_certs=, ?ssl_certfile= and "
         "?ssl_keyfile=. "
-        "Empty: a Valkey of our own is started, which the processes of this host share and nobody else.",
+        "Empty: a Valkey of our own is started, which only the processes of this host share.",
         common=True,
     )
     redis_url_file: str = setting(
@@ -30,7 +30,7 @@ class SharingRules:
     )
     namespace: str = setting(
         "default",
-        "Name of the fleet: replicas with the same name and Redis share what they know.",
+        "Name of the fleet: replicas with the same name and Redis share their state.",
         allowed="1 to 64 letters, digits, '.', '_' or '-'",
         pattern=r"^[A-Za-z0-9._-]{1,64}$",
         common=True,
@@ -44,15 +44,15 @@ class SharingRules:
     )
     flush_interval_ms: float = setting(
         3.0,
-        "Pause between two flushes to Redis, in milliseconds: what is learned meanwhile goes together. "
-        "Longer saves CPU and makes siblings learn later. What happens after a quiet moment goes at once. "
-        "Among more than eight replicas it is at least 1 ms for each one more.",
+        "Pause between two flushes to Redis, in milliseconds: operations that come meanwhile go together. "
+        "Longer saves CPU and makes siblings learn later. The first operation after a quiet moment goes at "
+        "once. Among more than eight replicas it is at least 1 ms for each one more.",
         ge=0,
         le=1000,
     )
     heartbeat_ttl_s: float = setting(
         3.0,
-        "Time without a heartbeat after which siblings drop what a replica had in flight, in seconds. It "
+        "Time without a heartbeat after which siblings drop a replica's requests in flight, in seconds. It "
         "is refreshed at least four times as often.",
         ge=0.5,
         le=60,
@@ -80,11 +80,11 @@ class SharingRules:
 
 @dataclass(frozen=True, slots=True)
 class Warming:
-    """How far a replica is with what it reads at its start.
+    """Progress of a replica in reading at its start.
 
     Attributes:
         phase: ``connect``, then ``snapshot``, then ``log``.
-        progress: Of this phase, 0 to 1.
+        progress: Progress of this phase, 0 to 1.
     """
 
     phase: Literal["connect", "snapshot", "log"]
@@ -93,11 +93,11 @@ class Warming:
 
 @dataclass(frozen=True, slots=True)
 class LogStatus:
-    """How well this replica shares.
+    """State of sharing at this replica.
 
     Attributes:
         connected: A session is running.
-        degraded_reason: Why Redis does not do its work; None if it does.
+        degraded_reason: Reason why Redis does not do its work; None if it does.
         lag_s: Age of the newest entry of another replica when it was applied; 0 when idle.
         snapshot_age_s: Age of the newest snapshot; None if there is none.
         buffered_ops: Own operations that Redis has not acknowledged.
@@ -105,13 +105,13 @@ class LogStatus:
         skipped_ops: Operations skipped since the start, by reason (`router.shared.ports.SkipReason`).
         replicas: Ids of the replicas that are alive, this one included.
         ready: The log had once been read to its end: this replica is as warm as the others.
-        warming: What it still reads before that; None if nothing.
+        warming: Part that it still reads before that; None if nothing.
         onward_ops: Placements that this replica published with the new part of their prompt.
         unknown_paths: Placements of others that go on from a prompt that this replica had to ask for.
         differing: Kinds of register of which living replicas have known different words for ten seconds, and
-            which replicas do (`router.shared.agreement`).
+            those replicas (`router.shared.agreement`).
         lost: Ids of replicas that fell silent in the last ten minutes and have not come back.
-        published_again: How often this replica published a kind of register again for that reason.
+        published_again: Times that this replica published a kind of register again for that reason.
     """
 
     connected: bool

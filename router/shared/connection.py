@@ -1,6 +1,6 @@
 """One connection of redis-py to one Redis server: commands out, answers in, in the same order.
 
-redis-py connects, speaks TLS, logs in, parses answers and names errors. What it does not do is here: any
+redis-py connects, speaks TLS, logs in, parses answers and names errors. This module adds concurrency: any
 number of calls may be under way, and answers belong to them in turn (decision 0053).
 
     call --pack--> redis-py --> server --> redis-py --> task that reads --> oldest call that waits
@@ -40,7 +40,7 @@ Argument = bytes | str | int
 Command = tuple[Argument, ...]
 
 PIECE_BYTES = 128 * 1024
-# Long enough for one turn of the event loop to read what has come meanwhile.
+# Long enough for one turn of the event loop to read the bytes that have come meanwhile.
 SECOND_LOOK_S = 0.01
 CLOSE_S = 1.0
 
@@ -65,8 +65,8 @@ class Connection:
     """An open connection; make it with `open`.
 
     Attributes:
-        endpoint: Where it leads.
-        lost: Why this connection is of no more use; None while it is.
+        endpoint: Server that it leads to.
+        lost: Reason why this connection is of no more use; None while it is.
     """
 
     def __init__(self, endpoint: Endpoint, options: Mapping[str, Any], timeout_s: float) -> None:
@@ -76,7 +76,7 @@ class Connection:
         self._redis = _made(endpoint, options, timeout_s, partial(_Parser, self._heard))
         self._loop = asyncio.get_running_loop()
         self._reading: asyncio.Task[None] | None = None
-        # Of each call: the answers so far, how many it expects, and what waits for the last one.
+        # Per call: the answers so far, how many it expects, and the future that waits for the last one.
         self._waiting: deque[tuple[list[Any], int, asyncio.Future[list[Any]]]] = deque()
         self._timer: asyncio.TimerHandle | None = None
         self._quiet_since_s = 0.0
@@ -90,21 +90,21 @@ class Connection:
         """Connect and log in.
 
         Args:
-            endpoint: Where.
+            endpoint: Server to connect to.
             options: As in `RedisAddress`.
             timeout_s: Longest wait to connect, and once more to log in; then the longest silence while an
                 answer is due or the socket takes no more.
             name: Shown to operators (``CLIENT LIST``).
 
         Raises:
-            RedisLost: Nobody there, not in time, or the login was refused.
+            RedisLost: No server there, not in time, or the login was refused.
         """
         connection = cls(endpoint, options, timeout_s)
         try:
             async with asyncio.timeout(2 * timeout_s):
                 await connection._redis.connect()  # type: ignore[no-untyped-call]
                 connection._reading = asyncio.create_task(connection._read(), name="redis-answers")
-                # Whatever the answer: it asks for a sign of life, and its refusal harms nobody.
+                # Any answer is a sign of life, and a refusal of this command does no harm.
                 await connection.exchange([("CLIENT", "SETNAME", name)])
         except BaseException as error:
             await connection.aclose()
@@ -118,7 +118,7 @@ class Connection:
 
     @property
     def silence_s(self) -> float:
-        """How long nothing has come although an answer is due, seconds; 0 if none is."""
+        """Time without any byte although an answer is due, seconds; 0 if none is."""
         return time.monotonic() - self._quiet_since_s if self._waiting else 0.0
 
     async def exchange(self, commands: Sequence[Command]) -> list[Any]:
@@ -180,7 +180,7 @@ class Connection:
                 except ResponseError as error:
                     reply = error
                 if not waiting:
-                    reason = f"an answer that nobody asked for: {reply!r:.100}"
+                    reason = f"an answer without a call for it: {reply!r:.100}"
                     return
                 replies, expected, done = waiting[0]
                 replies.append(reply)
@@ -194,7 +194,7 @@ class Connection:
         finally:
             self._fail(reason)
             if self._redis._writer is not None:
-                # redis-py would first send what is left, to a server that may take no more.
+                # redis-py would first send the rest, to a server that may take no more.
                 self._redis._writer.transport.abort()
             await self._redis.disconnect(nowait=True)
 
@@ -215,7 +215,7 @@ class Connection:
             if self.lost is not None:
                 return  # redis-py would connect again
             await self._redis.send_packed_command(data[start : start + PIECE_BYTES], check_health=False)
-            self._heard()  # the server takes what is sent, so it is not silent
+            self._heard()  # the server takes the bytes sent, so it is not silent
             await asyncio.sleep(0)
 
     def _heard(self) -> None:

@@ -1,4 +1,4 @@
-"""Why the shared state is degraded, if it is: one reason per loop that has one."""
+"""Reasons why the shared state is degraded: one per loop that has one."""
 
 import logging
 
@@ -7,7 +7,7 @@ from router.shared.ports import SharedListener
 logger = logging.getLogger(__name__)
 
 LAST = frozenset(("pace", "registers"))
-"""Answers are late, or replicas know different registers: what follows from another reason, mostly."""
+"""Answers are late, or replicas know different registers: mostly consequences of another reason."""
 
 
 class DegradedReasons:
@@ -23,7 +23,7 @@ class DegradedReasons:
         return next((self._reasons[loop] for loop in sorted(self._reasons, key=LAST.__contains__)), None)
 
     def has(self, loop: str) -> bool:
-        """Whether a loop cannot do its work."""
+        """True if a loop cannot do its work."""
         return loop in self._reasons
 
     def set(self, loop: str, reason: str) -> None:
@@ -32,7 +32,7 @@ class DegradedReasons:
         self._reasons[loop] = reason
         if before is None:
             logger.warning(
-                "shared state is degraded: this replica serves on by what it knows itself; see to Redis",
+                "shared state is degraded: this replica serves on by its own knowledge; see to Redis",
                 extra={"event": "redis.lost", "loop": loop, "reason": reason},
             )
         if before != self.reason:

@@ -1,4 +1,4 @@
-"""Which server to talk to, when that is not written in the URL: Sentinels and clusters.
+"""The server to talk to, when the URL does not name it: Sentinels and clusters.
 
 All endpoints of the URL are asked at once, since some may be dead; the answers are tried in the order
 in which they come, until a server says of itself that it is the right one:
@@ -7,11 +7,11 @@ in which they come, until a server says of itself that it is the right one:
     cluster    CLUSTER SLOTS: the owner of our slot      ->  connect, a command on our key is not MOVED
 
 So a Sentinel or node that was cut off and tells old news costs one attempt. All our keys share one
-hash tag, hence one slot, hence one node: nothing else of a cluster matters. (redis-py's `Sentinel` asks one
+hash tag, so one slot, so one node: nothing else of a cluster matters. (redis-py's `Sentinel` asks one
 after the other and believes the first; its `RedisCluster` reads all slots and commands: decision 0053.)
 
 A primary that was replaced while it was paused or cut off goes on taking writes, for ten seconds and more,
-until a Sentinel tells it; then they are lost. So who uses one asks now and then whether it is `replaced`.
+until a Sentinel tells it; then they are lost. So a client of one asks now and then if it is `replaced`.
 """
 
 import asyncio
@@ -43,7 +43,7 @@ async def connect(address: RedisAddress, home: str, timeout_s: float, name: str 
     if address.kind == "server":
         return await Connection.open(address.endpoints[0], address.data, timeout_s, name)
     tried: set[Endpoint] = set()
-    failure = RedisLost("nobody knows where the server is")
+    failure = RedisLost("no server was found")
     async with contextlib.AsyncExitStack() as unless_returned:
         questions = [
             asyncio.ensure_future(
@@ -75,9 +75,9 @@ async def connect(address: RedisAddress, home: str, timeout_s: float, name: str 
 
 
 async def replaced(address: RedisAddress, server: Endpoint, timeout_s: float) -> bool:
-    """Whether most Sentinels that answer name another server, which says that it is the primary.
+    """True if most Sentinels that answer name another server, which says that it is the primary.
 
-    Where an address has no Sentinels, never. What cannot be found out is no reason to leave a server.
+    Never where an address has no Sentinels. An answer that cannot be had is no reason to leave a server.
     """
     if address.kind != "sentinel":
         return False

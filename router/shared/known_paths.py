@@ -2,21 +2,21 @@
 
 A block hash stands for its block and everything before it (`radix.blocks`), so one hash names a whole path.
 `KnownPaths` maps *anchors* to paths. An anchor is the end of a prompt that was told, or a junction: the depth
-at which a prompt left what others share, such as a system prompt.
+at which a prompt left a part that others share, such as a system prompt.
 
     told: S a        path  [S a         ]     anchors  a
     told: S a b      path  [S a b       ]     anchors  a b      the conversation goes on: its path grows
     told: S c, |S|   path  [S] [S c     ]     anchors  S, c     a new one: S becomes an anchor
     told: S d        path  [S d         ]     anchors  d        told from S
 
-A conversation has one path, which grows; so resolving an anchor is one slice, whatever the number of turns.
+A conversation has one path, which grows; so resolving an anchor is one slice for any number of turns.
 A junction has a path of its own, which never grows: it outlives the conversation that showed it.
 
 Memory is bounded in bytes. The oldest paths that are not recent go first. A publisher must not refer to what
 another replica has forgotten, and replicas see the log in slightly different orders. So only a *recent*
 anchor is referred to. Time goes in generations, each a quarter of the bound in distinct bytes told; recent
 are the present generation and the one before. A path that is told again as a whole, or from a recent anchor,
-is recent again. `reset` makes everything old: after it only what is told anew is referred to.
+is recent again. `reset` makes everything old: after it only anchors that are told again are referred to.
 
 All of this decides how many bytes are sent, never what they mean: an anchor resolves to its path or to none.
 """
@@ -50,7 +50,7 @@ class _Known:
     Attributes:
         path: Packed block hashes.
         anchors: Hashes that name a part of it or all of it, oldest first.
-        generation: When it was last told from what is recent.
+        generation: Generation in which it was last told from a recent anchor.
         grows: False for the path of a junction.
     """
 
@@ -64,7 +64,7 @@ class _Known:
 
 
 _UNKNOWN = _Known(b"", 0, grows=False), -1
-"""Of an anchor that is not known: no prompt ends at that depth."""
+"""Value for an unknown anchor: no prompt ends at that depth."""
 
 
 class KnownPaths:
@@ -153,7 +153,7 @@ class KnownPaths:
         Args:
             path: Packed block hashes.
             after_blocks: Depth of the anchor from which it is told; 0 if it is told as a whole.
-            junction_blocks: Depth at which it left what others share; 0 if that is not known.
+            junction_blocks: Depth at which it left the part that others share; 0 if unknown.
         """
         blocks = len(path) // HASH_BYTES
         if blocks < self._blocks_min or len(path) > self._path_bytes_max or len(path) % HASH_BYTES:
@@ -258,6 +258,6 @@ class KnownPaths:
 
 
 def _agree(one: bytes, other: bytes, blocks: int) -> bool:
-    """Whether two paths begin with the same blocks."""
+    """True if two paths begin with the same blocks."""
     size = HASH_BYTES * blocks
     return other.startswith(one if len(one) == size else one[:size])

@@ -1,13 +1,12 @@
-"""What one replica holds and has used of one account's limits: the arithmetic, without Redis or a clock.
+"""One replica's units in hand and uses of one account's limits: the arithmetic, without Redis or a clock.
 
     take -- enough in hand? --yes--> charged at once, here
               no `--> an ask in the next call --> granted: charged | refused
                                               `-> nothing in time: `take_share` decides here
 
-`call` says what the next script call carries (`router.shared.lease_script`), `answered` and `failed` how it
-went. At most one call of an account is under way. Units in hand are *held* in Redis, so they are nobody
-else's, and what is used of them need not be told at once. So most requests of a busy account wait for
-nobody.
+`call` makes the next script call (`router.shared.lease_script`), `answered` and `failed` take its result. At
+most one call of an account is under way. Units in hand are *held* in Redis, so no other replica has them, and
+their use need not be told at once. So most requests of a busy account do not wait.
 
 A request is charged by estimate when it is admitted (one request, its tokens, its tokens in flight) and
 settled when it ends: tokens that were not used are taken back where they were counted; more than estimated
@@ -21,24 +20,24 @@ from typing import Protocol
 from router.shared.lease_script import PLENTY, SLOT_US, SLOTS, LeaseCall, LeaseReply
 
 AHEAD_US = 200_000
-"""What is leased ahead of need lasts about that long at the present rate: seven calls per second at any rate,
+"""Time that units leased ahead of need last at the present rate: seven calls per second at any rate,
 and nothing ahead where requests are rarer than that."""
 
 IDLE_US = 100_000
-"""Who has not used anything for that long gives all of it back."""
+"""Time without any use after which a replica gives all units back."""
 
 RENEW_US = 1_000_000
-"""Uses are told, and tokens in flight renewed, that often at least."""
+"""Longest time between two reports of uses, and between two renewals of tokens in flight."""
 
 REFUSED_US = 50_000
-"""So long a refusal holds for requests of that size or more without asking again: a limit that is hammered
-costs twenty calls per second, and what others give back is found that much later."""
+"""Time that a refusal holds for requests of that size or more without asking again: a limit that is hammered
+costs twenty calls per second, and units that others give back are found that much later."""
 
 SAID_US = 1_000_000
-"""So long what Redis said is left holds where Redis does not answer in time."""
+"""Time that the rest of a limit, as Redis told it, holds where Redis does not answer in time."""
 
 CONCURRENT_RETRY_US = 1_000_000
-"""When to try again if tokens in flight are the limit: requests end after seconds, nobody knows which."""
+"""Time until the next try if tokens in flight are the limit: requests end after seconds, in any order."""
 
 UNBOUNDED = float("inf")
 
@@ -47,7 +46,7 @@ REQUESTS, TOKENS, CONCURRENT = 1, 2, 3
 
 
 class Limits(Protocol):
-    """What an account may use, over all replicas; 0 stands for no limit."""
+    """Limits of an account, over all replicas; 0 stands for no limit."""
 
     @property
     def requests_per_minute(self) -> int:
@@ -67,7 +66,7 @@ class Refusal:
     """A limit does not allow a request.
 
     Attributes:
-        kind: Which limit: `REQUESTS`, `TOKENS` or `CONCURRENT`.
+        kind: The limit: `REQUESTS`, `TOKENS` or `CONCURRENT`.
         retry_us: Until it might; 0 if it never will, because the request alone is larger than the limit.
     """
 
@@ -79,13 +78,13 @@ class Charge:
     """One request's part of an account.
 
     Attributes:
-        account: Whose.
+        account: Account that is charged.
         tokens: Estimated tokens.
         decided: Called with it once it is granted or refused, if it had to wait.
-        slot: In which it was charged.
-        granted: Whether it was.
-        refusal: Why it was not; None as long as it waits.
-        ended: Whether it was refused, withdrawn or settled.
+        slot: Slot in which it was charged.
+        granted: True if it was granted.
+        refusal: Reason of the refusal; None as long as it waits.
+        ended: True if it was refused, withdrawn or settled.
     """
 
     __slots__ = ("account", "decided", "ended", "granted", "refusal", "slot", "tokens")
@@ -109,9 +108,9 @@ class LeaseAccount:
     """One account on one replica. Times are log times in microseconds.
 
     Args:
-        name: Of the account.
-        writer: Name under which it tells what it uses; never used before.
-        limits: What the account may use.
+        name: Name of the account.
+        writer: Name under which it tells its uses; never used before.
+        limits: Limits of the account.
 
     Attributes:
         requests: Requests in hand; `UNBOUNDED` if they are not limited. So are the next two.
@@ -122,9 +121,9 @@ class LeaseAccount:
         in_flight: Tokens of charges that have not ended.
         used_requests: Own requests in the window. So is the next.
         used_tokens: Own tokens in the window.
-        left: What was left of each limit, beyond what replicas hold, when Redis was last asked.
-        grows_us: When the oldest use leaves the window, of requests and of tokens, as far as known; 0 if
-            none.
+        left: Rest of each limit, beyond the units that replicas hold, when Redis was last asked.
+        grows_us: Log time at which the oldest use leaves the window, of requests and of tokens, as far as
+            known; 0 if none.
     """
 
     __slots__ = (
@@ -159,17 +158,17 @@ class LeaseAccount:
 
     @property
     def waits(self) -> bool:
-        """Whether a charge waits for Redis, or uses must be told again."""
+        """True if a charge waits for Redis, or uses must be told again."""
         return bool(self._asks) or self._unacknowledged is not None or self._whole
 
     @property
     def active(self) -> bool:
-        """Whether Redis must hear of this account again, sooner or later."""
+        """True if Redis must hear of this account again, sooner or later."""
         return self.waits or self._must_tell or self._in_hand != (0, 0, 0)
 
     @property
     def _must_tell(self) -> bool:
-        """Whether Redis knows less than it must before long."""
+        """True if Redis knows less than it must before long."""
         return bool(self._untold) or (self.in_flight > 0 and self.limits.concurrent_tokens > 0)
 
     @property
@@ -204,7 +203,7 @@ class LeaseAccount:
         return one, two, three
 
     def change(self, limits: Limits) -> None:
-        """Take other limits from now on: what is in hand of a limit that was there remains."""
+        """Take other limits from now on: units in hand of a limit that was there remain."""
         old, self.limits = self.limits, limits
         if bool(old.requests_per_minute) != bool(limits.requests_per_minute):
             self.requests = _nothing_of(limits.requests_per_minute)
@@ -217,7 +216,7 @@ class LeaseAccount:
     # A request.
 
     def take(self, charge: Charge, at_us: int) -> bool:
-        """Charge a request to what is in hand, if that suffices and nobody waits."""
+        """Charge a request to the units in hand, if they suffice and no charge waits."""
         tokens = charge.tokens
         if self.requests < 1 or self.tokens < tokens or self.concurrent < tokens or self._asks:
             return False
@@ -243,14 +242,14 @@ class LeaseAccount:
         """Decide without Redis, by this replica's fair share of each limit; the shares add up to the limit.
 
         A request that is larger than the share may go if nothing else does: else it never could. So may one
-        request, of a limit that is smaller than the number of replicas. What Redis said a moment ago holds,
-        too: a limit that was used up then is not made larger by an answer that comes late.
+        request if the limit is smaller than the number of replicas. The last answer of Redis holds for a
+        while: a limit that was used up then is not made larger by an answer that comes late.
 
         Args:
-            charge: Of a request that waits, or would.
+            charge: Charge of a request that waits, or would.
             at_us: Log time.
-            rank: Of this replica among those that live, 0 for the first.
-            replicas: How many live.
+            rank: Rank of this replica among the living, 0 for the first.
+            replicas: Number of living replicas.
         """
         self._prune(at_us // SLOT_US)
         limits, tokens = self.limits, charge.tokens
@@ -270,11 +269,11 @@ class LeaseAccount:
         return charge.granted
 
     def settle(self, charge: Charge, tokens: int, at_us: int) -> None:
-        """A request that was granted has ended: count what it really used.
+        """A granted request has ended: count its real use.
 
         Args:
-            charge: Granted, and not settled yet.
-            tokens: What it used.
+            charge: A granted charge, not settled yet.
+            tokens: Tokens that it used.
             at_us: Log time.
         """
         self._ended(charge)
@@ -300,24 +299,24 @@ class LeaseAccount:
     # A call.
 
     def due(self, at_us: int) -> bool:
-        """Whether it is time for a call though nobody waits: to give back, or to be believed further on."""
+        """True if a call is due without a waiting charge: to give units back, or to renew them."""
         if self._must_tell and not 0 <= at_us - self._told_us < RENEW_US:
             return True
         hand, ahead = self._in_hand, self._ahead(at_us)
         return hand[0] > 2 * ahead[0] or hand[1] > 2 * ahead[1] or hand[2] > 2 * ahead[2]
 
     def forgotten(self, at_us: int) -> bool:
-        """Whether nothing of it is left to remember."""
+        """True if nothing of it is left to remember."""
         self._prune(at_us // SLOT_US)
         return not self._uses and not self.active and not self.in_flight
 
     def call(self, at_us: int, ttl_us: int, *, last: bool = False) -> LeaseCall:
-        """What to tell and to ask now. `answered` or `failed` follows, before the next call.
+        """Make the next call: uses and wants. `answered` or `failed` follows, before the next one.
 
         Args:
             at_us: Log time.
-            ttl_us: How long what is held is believed.
-            last: Whether to give everything back, since there will be no further call.
+            ttl_us: Time for which the held units are believed.
+            last: True to give everything back, since there will be no further call.
         """
         self._prune(at_us // SLOT_US)
         told = self._unacknowledged
@@ -329,7 +328,7 @@ class LeaseAccount:
         in_hand = self._in_hand
         wants = (0, 0, 0)
         if again:
-            # What was used since the first time is told next time, and held till then.
+            # Uses since the first time are told next time, and held till then.
             later = self._untold.values()
             requests, tokens = sum(use[0] for use in later), sum(use[1] for use in later)
             held = (in_hand[0] + max(0, requests), in_hand[1] + max(0, tokens), in_hand[2])
@@ -339,7 +338,7 @@ class LeaseAccount:
                 [],
             )
             ahead = (0, 0, 0) if last else self._ahead(at_us)
-            # Whoever asks gives all back first: else it would stand in its own way.
+            # A replica that asks gives all back first: else it would stand in its own way.
             held = (0, 0, 0) if self._asked else _least(in_hand, ahead)
             wants = (ahead[0] - held[0], ahead[1] - held[1], ahead[2] - held[2])
             self._keep(held)
@@ -357,7 +356,7 @@ class LeaseAccount:
         )
 
     def answered(self, reply: LeaseReply, at_us: int) -> list[Charge]:
-        """Take what a call got.
+        """Take the result of a call.
 
         Returns:
             Charges that waited and are granted or refused now.
@@ -435,7 +434,7 @@ class LeaseAccount:
         use[1] += tokens
 
     def _prune(self, slot: int) -> None:
-        """Forget what has left the window, and what was noted before the clock was set."""
+        """Forget uses that have left the window, and those noted before the clock was set."""
         uses, first = self._uses, slot - SLOTS
         while uses and not first <= (oldest := next(iter(uses))) <= slot:
             requests, tokens = uses.pop(oldest)
@@ -460,7 +459,7 @@ class LeaseAccount:
         )
 
     def _keep(self, held: tuple[int, int, int]) -> None:
-        """Hold just that of each limit that there is."""
+        """Hold these units of each limit that exists."""
         if self.requests != UNBOUNDED:
             self.requests = held[0]
         if self.tokens != UNBOUNDED:
@@ -470,7 +469,7 @@ class LeaseAccount:
 
 
 def _end_us(slot: int) -> int:
-    """When a slot has left the window."""
+    """Log time at which a slot has left the window."""
     return (slot + SLOTS + 1) * SLOT_US
 
 
@@ -483,7 +482,7 @@ def _least(one: tuple[int, int, int], other: tuple[int, int, int]) -> tuple[int,
 
 
 def _share(limit: int, rank: int, replicas: int) -> float:
-    """This replica's whole part of a limit; the first ones take what does not divide."""
+    """This replica's whole part of a limit; the first ones take the remainder."""
     if not limit:
         return UNBOUNDED
     return limit // replicas + (rank < limit % replicas)

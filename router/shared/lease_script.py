@@ -1,9 +1,9 @@
-"""What Redis knows of one account, and the one script that changes it.
+"""State of one account in Redis, and the one script that changes it.
 
-An *account* is what some limits hold for (a tenant). Its state is a single hash, so that one script call,
-atomic and alone in its slot of a cluster, does all that a replica wants at a time:
+An *account* is the unit that some limits hold for (a tenant). Its state is a single hash, so that one script
+call, atomic and alone in its slot of a cluster, does all that a replica wants at a time:
 
-    report what it used -> give back what it keeps no longer -> ask for what is waiting -> lease a little more
+    report uses -> give back units -> ask for the requests that wait -> lease a little more
 
 Rates are counted in a sliding window of 60 s, cut into slots of half a second. A use belongs to the slot in
 which the request was admitted and counts until all of its slot is older than 60 s, so no 60 s ever see more
@@ -13,19 +13,19 @@ its edge.
 
     limit = used in the window + leased to replicas (tokens in flight included) + left
 
-A lease is *held* until it is used or given back. Who is not heard of for its time to live has died: what it
-held of a rate counts as used when it expired, since it may have been, and its tokens in flight ended with it.
+A lease is *held* until it is used or given back. A writer that is not heard of for its time to live has died:
+its part of a rate counts as used when it expired, since it may have been; its tokens in flight ended with it.
 
     a           sums of all slots and holders, and when a holder may have died next
     s{slot}     requests and tokens used in a slot
-    h{writer}   batch, expiry, what is held of the three limits, 1 while it lives
+    h{writer}   batch, expiry, units held of the three limits, 1 while it lives
 
 A call reads and writes the fields that it changes: all slots only of a replica that tells its whole window,
 all holders only when one may have died.
 
 Uses are told in numbered batches, each again until it is acknowledged, and counted once. A number that does
 not follow the one before means that Redis has lost something: then the replica tells its whole window
-(`whole`), which errs on the side of less, never of more. What a replica holds is told as it is, not as a
+(`whole`), which errs on the side of less, never of more. The held units are told as they are, not as a
 change.
 """
 
@@ -41,31 +41,31 @@ SLOTS = 120
 WINDOW_US = SLOT_US * SLOTS
 
 STEP_US = 5_000_000
-"""A clock that runs back by more is another clock; what was counted by it means nothing."""
+"""A clock that runs back by more is another clock; counts by the old one mean nothing."""
 
 SHARES = 4
-"""What is leased ahead is this fraction of what is left for each replica: the less is left, the
+"""Units leased ahead are this fraction of the rest for each replica: the less is left, the
 smaller, and nothing ahead of need in the end."""
 
 PLENTY = 1 << 52
-"""What is left of a limit that there is not."""
+"""Rest of a limit that does not exist."""
 
 READ_AHEAD = 15
 """Slots read along with one, where the oldest use is looked for."""
 
 
 class LeaseCall(msgspec.Struct, frozen=True, array_like=True, gc=False):
-    """What a replica reports and wants of one account.
+    """Uses and wants of a replica at one account.
 
     Attributes:
-        writer: Who calls; another name in each life of a replica's account.
+        writer: Name of the caller; another one in each life of a replica's account.
         batch: Number of this batch of uses, one more than the one before.
-        whole: Whether the batch holds all uses in the window, told before or not.
-        ttl_us: How long the holdings below are believed.
+        whole: True if the batch holds all uses in the window, told before or not.
+        ttl_us: Time for which the holdings below are believed.
         limits: Requests and tokens per minute, tokens in flight; 0 for none.
-        held: What this replica holds of each: unused leases, and for the third also what is in flight.
+        held: Units of each that this replica holds: unused leases, and of the third also those in flight.
         wants: Units of each to lease beyond the asks, if there are enough.
-        uses: Slot, requests, tokens; negative numbers take back what was not used after all.
+        uses: Slot, requests, tokens; negative numbers take back units that were not used after all.
         asks: Tokens of each request that waits, in the order of coming. Each also needs one request.
     """
 
@@ -81,13 +81,13 @@ class LeaseCall(msgspec.Struct, frozen=True, array_like=True, gc=False):
 
 
 class LeaseReply(msgspec.Struct, frozen=True, array_like=True, gc=False):
-    """What a replica got.
+    """Answer to a replica's call.
 
     Attributes:
         told: False if nothing was done because a batch is missing: tell the whole window.
         verdicts: Per ask: 0 if it was granted, else the number of the limit (1 to 3) that did not allow it.
         leased: Units of each limit that were leased now, granted asks included.
-        left: Units of each limit that are neither used nor held by anybody; `PLENTY` if there is no limit.
+        left: Units of each limit that are neither used nor held; `PLENTY` if there is no limit.
         grows_us: Until the oldest use leaves the window and `left` grows, for requests and tokens; 0 if none.
         retry_us: Until the first ask that was refused might be granted; 0 if all were.
     """
@@ -110,7 +110,7 @@ def command(script: bytes, key: str, call: LeaseCall) -> Command:
 
 
 def reply_of(data: bytes) -> LeaseReply:
-    """What a command answered.
+    """Decode the answer to a command.
 
     Raises:
         RedisRefused: It makes no sense.
@@ -313,7 +313,7 @@ local function answer(account, own, current)
   return cmsgpack.pack({{true, verdicts, leased, left, grows, retry}})
 end
 
--- what is no account begins anew
+-- a value that is no account begins again
 local raw = redis.pcall('HMGET', KEY, 'a', 'h' .. writer, 's' .. seen)
 local sound, reply = false, nil
 if not raw.err and raw[1] then

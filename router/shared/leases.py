@@ -5,18 +5,17 @@
        `----- ask ---> round: one script call per account that is due ----> granted or refused
                  `---- no answer within `WAIT_S`, or Redis gone ----------> this replica's fair share decides
 
-Rounds follow each other for as long as an account is due; what becomes due during one goes into the next.
-So there is one round under way at any time, whatever the load. Accounts are looked at every `LOOK_S`: what
-is not used goes back, tokens in flight are renewed.
+Rounds follow each other for as long as an account is due; accounts that become due during one go into the
+next. So there is one round under way at any time, at any load. Accounts are looked at every `LOOK_S`: unused
+units go back, tokens in flight are renewed.
 
-*Redis late or gone.* Nobody waits longer than `WAIT_S` (and a second look: an answer that came while this
-process was held up has come). As long as the round is overdue, or the link lost, nobody waits at all: each
-replica admits what its share of the limit allows, the limit divided by the replicas that lived last. What
-it admits is told when Redis is back, one account first, so that replicas which come back together do not
-fall upon it.
+*Redis late or gone.* No charge waits longer than `WAIT_S` (and a second look: an answer that came while this
+process was held up has come). While the round is overdue, or the link lost, no charge waits at all: each
+replica admits its share of the limit, the limit divided by the replicas that lived last. It tells these uses
+when Redis is back, one account first, so that replicas which come back together do not overload it.
 
 *Another primary.* A primary that slept through a failover grants on until a Sentinel tells it, beside the one
-that grants to everybody else; so who is connected asks the Sentinels now and then, and goes over.
+that grants to all others; so a connected replica asks the Sentinels now and then, and goes over.
 
 Nothing is asked, and no connection made, before the first charge.
 """
@@ -39,12 +38,12 @@ from router.shared.server import SERVER_INTERVAL_S, RedisLink, RedisRefused
 logger = logging.getLogger(__name__)
 
 WAIT_S = 0.01
-"""Some ten times what Redis takes to answer within a zone; little beside the time to a first token."""
+"""Some ten times the answer time of Redis within a zone; little beside the time to a first token."""
 
 SECOND_LOOK_S = 0.002
 LOOK_S = 0.1
 FORGET_LOOKS = 50
-"""Every so many looks those accounts are forgotten of which nothing is left."""
+"""Looks after which accounts without anything left are forgotten."""
 
 TIMEOUT_S = 1.0
 GOODBYE_S = 1.0
@@ -63,12 +62,12 @@ class Leases:
     """The limits of all accounts, as one replica sees them. Create and use it on the event loop.
 
     Args:
-        url: Where Redis is.
+        url: Address of Redis.
         keys: The namespace.
         replica: Id of this replica.
         now_us: Log time, microseconds.
         replicas: Ids of the replicas that live, as far as known, this one included.
-        ttl_s: How long what this replica holds outlives its last word, seconds.
+        ttl_s: Time that the units held by this replica outlive its last word, seconds.
         loop: Runs the timers.
 
     Attributes:
@@ -115,7 +114,7 @@ class Leases:
 
     @property
     def degraded_reason(self) -> str | None:
-        """Why limits are kept by fair shares now; None if they are kept by Redis."""
+        """Reason why limits are kept by fair shares now; None if they are kept by Redis."""
         if self._lost is not None:
             return self._lost
         silence_s = self._link.silence_s
@@ -219,7 +218,7 @@ class Leases:
             self._look_timer = self._loop.call_later(LOOK_S, self._look)
 
     def _look(self) -> None:
-        """Find the accounts that are due though nobody waits, and forget those that are over."""
+        """Find the accounts that are due without a waiting charge, and forget those that are over."""
         now_us = self.now_us()
         for account in list(self._active):
             if account.due(now_us):
@@ -227,7 +226,7 @@ class Leases:
             elif not account.active:
                 del self._active[account]
         if self._linked and not self._link.connected:
-            # Another server, or this one after a restart, may not know what was told: everybody asks it.
+            # Another server, or this one after a restart, may not know the uses: all accounts ask it.
             self._linked = False
             for account in self._accounts.values():
                 self._call_for(account)
@@ -261,7 +260,7 @@ class Leases:
             logger.info("limits are kept over all replicas again", extra={"event": "limits.recovered"})
         now_us = self.now_us()
         for account, answer in zip(accounts, answers, strict=True):
-            # Called by the loop: whatever one of them does, the next is told.
+            # Called by the loop: an error in one of them does not keep the next from being told.
             for charge in account.answered(reply_of(answer), now_us):
                 self._loop.call_soon(charge.decided, charge)
             if account.waits:
@@ -288,7 +287,7 @@ class Leases:
         return await self._link.calls(*commands)
 
     def _fail(self, reason: str) -> None:
-        """Redis is gone or refuses: whoever waits is decided about here."""
+        """Redis is gone or refuses: decide here about all charges that wait."""
         if self._lost is None:
             logger.warning(
                 "limits are kept by each replica's fair share",
@@ -327,7 +326,7 @@ class Leases:
         charge.account.take_share(charge, self.now_us(), rank, max(1, len(replicas)))
 
     async def _goodbye(self) -> None:
-        """Give back what is in hand, if Redis lets us in time; else it expires."""
+        """Give back the units in hand, if Redis lets us in time; else it expires."""
         accounts = [] if self._lost is not None else list(self._active)
         try:
             async with asyncio.timeout(GOODBYE_S):

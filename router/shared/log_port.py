@@ -1,4 +1,4 @@
-"""The shared log as its users see it: `policies.OpLog`, and who else is there."""
+"""The shared log as its users see it: `policies.OpLog`, and the state of sharing."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -10,11 +10,11 @@ from router.shared.ports import Publish
 
 @dataclass(frozen=True, slots=True)
 class LogPort(OpLog):
-    """What every part of the gateway that changes the shared state is given.
+    """Access to the log for every part of the gateway that changes the shared state.
 
     Attributes:
         publish: Takes several operations, too.
-        status: How well this replica shares now.
+        status: State of sharing at this replica now.
     """
 
     publish: Publish

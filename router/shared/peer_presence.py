@@ -1,7 +1,7 @@
-"""How many other replicas are there: alone, and among many, the log is written and read at leisure.
+"""Number of the other replicas: alone, and among many, the log is written and read at leisure.
 
-A flush or a read costs some 100 us, whatever is in it, so hundreds per second are worth their price only
-where somebody waits for what they carry. A lone replica makes few:
+A flush or a read costs some 100 us with any content, so hundreds per second are worth their price only
+where a replica waits for what they carry. A lone replica makes few:
 
             a sibling's heartbeat, or an entry of another replica in the log
     alone ----------------------------------------------------------------> in company
@@ -9,10 +9,10 @@ where somebody waits for what they carry. A lone replica makes few:
             no heartbeat for its time to live, nor an entry for `HEARD_S`
 
 A newcomer beats before it serves and sees us at once. We see it with our own next beat, 0.4 s later at
-most, or with its first entry, whichever comes first. Until then operations of both take up to
-`LEISURE_S` longer to the other: what two bursts of the same prompt may cost in that time is one placement
-that does not know of the other, once per start. Should we be killed, Redis misses up to `LEISURE_S` more of
-what we did; but the requests of that time died with us, and no sibling had its share in them.
+most, or with its first entry, if that comes first. Until then operations of both take up to
+`LEISURE_S` longer to the other: two bursts of the same prompt may cost in that time one placement
+that does not know of the other, once per start. If we are killed, Redis misses up to `LEISURE_S` more of
+our operations; but the requests of that time died with us, and no sibling had its share in them.
 
 Every entry is delivered to all replicas for 1 us each, and every read costs Valkey some 10 us. N replicas
 that flush and read as often as two of them would cost its one thread N^2. So from `FEW` siblings on the
@@ -26,9 +26,9 @@ from collections.abc import Callable
 # Twenty flushes and reads per second cost half a percent of a core, as much as an idle log.
 LEISURE_S = 0.05
 FEW = 7
-# Of the pause, for each sibling more than `FEW`; it grows to `LEISURE_S`.
+# Part of the pause for each sibling more than `FEW`; it grows to `LEISURE_S`.
 SIBLING_S = 0.001
-# Longer than it takes to see the heartbeat of whoever was heard.
+# Longer than it takes to see the heartbeat of a sibling that was heard.
 HEARD_S = 1.0
 
 
@@ -53,7 +53,7 @@ class PeerPresence:
 
     @property
     def alone(self) -> bool:
-        """True if nobody else is there."""
+        """True if no other replica is there."""
         return not self._siblings() and self._monotonic_s() - self._heard_s >= HEARD_S
 
     def pause_s(self, usual_s: float) -> float:

@@ -4,7 +4,7 @@
     Onward   [anchor, its depth, Placed with the new blocks]   150 bytes
 
 The fold knows whole placements alone. `PlacedForms` shortens own operations on their way into the log and
-completes those that come out of it, in the order of the log, by what both sides remember (`KnownPaths`).
+completes those that come out of it, in the order of the log, by paths that both sides know (`KnownPaths`).
 
 A replica may read an anchor that it does not know: it has just joined, or has lost its place in the log.
 
@@ -13,9 +13,9 @@ A replica may read an anchor that it does not know: it has just joined, or has l
     `PathTold`             ──> the fold gets the placement again, whole, and all that waited behind it
     none for `WAIT_US`     ──> the fold counts the arrival, and this replica does not learn that prompt
 
-Operations repeat harmlessly, so the fold is the same as if the whole form had come the first time, late. What
-waits is bounded in number and bytes, and questions and answers in their rate; what exceeds that is treated as
-a placement that waited too long.
+Operations repeat harmlessly, so the fold is the same as if the whole form had come the first time, late.
+Waiting placements are bounded in number and bytes, and questions and answers in their rate; a placement
+beyond these bounds is treated as one that waited too long.
 """
 
 from collections.abc import Callable, Iterable
@@ -51,8 +51,8 @@ class Onward(msgspec.Struct, frozen=True, array_like=True, tag=17, gc=False):
     """A `Placed` whose only prompt goes on from one that the log told before.
 
     Attributes:
-        anchor: Hash of the last block of what it goes on from.
-        anchor_blocks: How many blocks that is.
+        anchor: Hash of the last block that it goes on from.
+        anchor_blocks: Number of these blocks.
         placed: The placement, with the blocks behind the anchor as its path.
     """
 
@@ -73,7 +73,7 @@ class PathAsked(msgspec.Struct, frozen=True, array_like=True, tag=18, gc=False):
         replica: Replica that asks.
         asked: Replica that should answer; empty for all that know it.
         anchor: Hash of the last block of the path.
-        anchor_blocks: How many blocks it has.
+        anchor_blocks: Number of its blocks.
     """
 
     replica: Name
@@ -83,7 +83,7 @@ class PathAsked(msgspec.Struct, frozen=True, array_like=True, tag=18, gc=False):
 
     @property
     def at_us(self) -> int:
-        """Of no time: a question changes nothing."""
+        """Return 0, no time: a question changes nothing."""
         return 0
 
 
@@ -94,7 +94,7 @@ class PathTold(msgspec.Struct, frozen=True, array_like=True, tag=19, gc=False):
 
     @property
     def at_us(self) -> int:
-        """Of no time: a hash stands for one path, whenever it is told."""
+        """Return 0, no time: a hash stands for one path at any time."""
         return 0
 
 
@@ -110,19 +110,19 @@ _PLACED_HEAD = _encoder.encode(Placed("", 0, "", "", 0, 0, 0)).split(_encoder.en
 
 
 def decode_entry(data: bytes) -> Decoded[LogOp]:
-    """Decode one log entry; whatever its bytes are, nothing is raised."""
+    """Decode one log entry; invalid bytes raise nothing."""
     return _decoder.decode(data)
 
 
 @dataclass(slots=True)
 class _Question:
-    """An anchor that this replica does not know, and what waits for it.
+    """An anchor that this replica does not know, and the placements that wait for it.
 
     Attributes:
         anchor: Hash of its last block.
         anchor_blocks: Its depth.
-        asked_us: When it was asked first.
-        asked_all: Whether all replicas were asked.
+        asked_us: Log time of the first question.
+        asked_all: True if all replicas were asked.
         waiting: Placements with the blocks behind it.
     """
 
@@ -138,15 +138,15 @@ class PlacedForms:
 
     Args:
         replica: Id of this replica.
-        known: What it knows of the log.
-        onward: Whether all replicas read the short form.
+        known: Paths of the log that it knows.
+        onward: Returns True if all replicas read the short form.
 
     Attributes:
         known: The same.
         onward: Own placements that went out with their new part.
         unknown: Placements of others whose anchor was not known when they were read.
         unresolved: Those of them whose prompt never came.
-        outbox: Encoded questions and answers that shall go into the log; whoever sends them empties it.
+        outbox: Encoded questions and answers for the log; the sender empties it.
     """
 
     def __init__(
@@ -164,15 +164,15 @@ class PlacedForms:
 
     @property
     def waits(self) -> bool:
-        """Whether placements wait for their prompts."""
+        """True if placements wait for their prompts."""
         return bool(self._questions)
 
     def reset(self) -> None:
-        """Tell whole prompts again: what was told may be lost, or a replica joined without it."""
+        """Tell whole prompts again: told ones may be lost, or a replica joined without it."""
         self.known.reset()
 
     def outgoing(self, body: bytes) -> bytes:
-        """Return the form in which an own operation goes into the log now, and remember what it tells.
+        """Return the form in which an own operation goes into the log now, and remember its path.
 
         Args:
             body: The operation, encoded (`policies.state.ops.encode_op`).
@@ -195,7 +195,7 @@ class PlacedForms:
         return _encoder.encode(Onward(path[size - HASH_BYTES : size], blocks, rest))
 
     def incoming(self, op: LogOp, now_us: int) -> Iterable[Op]:
-        """Return what the fold shall apply for an operation of another replica.
+        """Return the operations that the fold must apply for an operation of another replica.
 
         Args:
             op: The operation, in the order of the log.
@@ -219,10 +219,10 @@ class PlacedForms:
         return (cast("Op", op),)
 
     def due(self, now_us: int) -> Iterable[Op]:
-        """Ask again for what was not answered, and give up what waited too long; call it often.
+        """Ask again where no answer came, and give up placements that waited too long; call it often.
 
         Returns:
-            What the fold shall apply.
+            Operations that the fold must apply.
         """
         if not self._questions or 0 <= now_us - self._looked_us < LOOK_US:
             return ()
@@ -268,7 +268,7 @@ class PlacedForms:
         return (msgspec.structs.replace(placed, paths=()),)
 
     def _completed(self, path: bytes) -> list[Op]:
-        """What waited for a path, whole, and what waited for that in its turn."""
+        """Placements that waited for a path, whole, and those that waited for them in their turn."""
         ops: list[Op] = []
         told = [path]
         while told:
@@ -326,7 +326,7 @@ class _Rate:
 
 
 def _junction(placed: Placed) -> int:
-    """Depth at which a prompt left what others share, as far as its worker held that."""
+    """Depth at which a prompt left the part that others share, as far as its worker held it."""
     return placed.junction_blocks or placed.safe_blocks
 
 

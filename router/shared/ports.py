@@ -1,4 +1,4 @@
-"""What the shared log needs from its owner: a fold to apply to, and somebody to tell.
+"""Parts that the shared log needs from its owner: a fold to apply to, and a listener to tell.
 
 The payload is opaque here. `policies.FleetState` is the fold; the listener turns events into
 metrics. All calls are synchronous, on the event loop, and must be quick.
@@ -10,11 +10,11 @@ from typing import Literal, Protocol
 from policies import LoadPort, Op
 
 SkipReason = Literal["unknown_version", "unknown_op", "invalid", "failed", "future", "unencodable"]
-"""Why an operation is skipped: a newer version wrote it, its bytes or values are wrong, the fold refused
+"""Reasons to skip an operation: a newer version wrote it, its bytes or values are wrong, the fold refused
 it, its time has not come, or a snapshot left it out since it cannot be encoded."""
 
 RefusalReason = Literal["version", "incomplete", "damaged", "unreadable", "future"]
-"""Why a snapshot cannot be used: its version is another, a piece is missing, its bytes are not what was
+"""Reasons to refuse a snapshot: its version is another, a piece is missing, its bytes are not the ones
 written, the fold cannot read them, or its time has not come."""
 
 
@@ -26,7 +26,7 @@ class Fold(Protocol):
 
     @property
     def load_reports(self) -> LoadPort:
-        """What is in flight here."""
+        """Load in flight here."""
 
     @property
     def snapshot_version(self) -> int:
@@ -35,8 +35,8 @@ class Fold(Protocol):
     def snapshot_steps(self) -> Iterator[bytes | None]:
         """Encode the whole state, in pieces well under a megabyte; None where there is none yet.
 
-        Operations may be applied between two steps, each of which takes microseconds. Whatever was
-        applied before the first is in it.
+        Operations may be applied between two steps, each of which takes microseconds. Operations that were
+        applied before the first step are in it.
         """
 
     def digests(self) -> Mapping[int, list[int]]:
@@ -61,8 +61,8 @@ class Fold(Protocol):
         operations in it that were skipped.
 
         Args:
-            pieces: What `snapshot_steps` gave.
-            own: Id of this replica, which knows best what it does itself.
+            pieces: Pieces that `snapshot_steps` gave.
+            own: Id of this replica, which knows its own requests best.
             missed: Part of the log was not read, and reading goes on where the snapshot ends.
 
         Raises:
@@ -78,7 +78,7 @@ class Publish(Protocol):
 
 
 class SharedListener(Protocol):
-    """Hears what happens, for metrics."""
+    """Hears events, for metrics."""
 
     def flushed(self, ops: int, size_bytes: int, took_s: float) -> None:
         """One entry was appended to the log."""
@@ -105,7 +105,7 @@ class SharedListener(Protocol):
         """This replica restored the snapshot."""
 
     def snapshot_merged(self) -> None:
-        """What a snapshot says is in the fold."""
+        """The content of a snapshot is in the fold."""
 
     def snapshot_refused(self, reason: RefusalReason) -> None:
         """There is a snapshot, but this replica cannot use it."""

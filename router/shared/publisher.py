@@ -10,15 +10,15 @@ flush all the same. An operation waits half as long as with the pause in front, 
 While no sibling waits for them the pause is long (`router.shared.peer_presence`).
 
 Placements go out with the new part of their prompt where all replicas know the rest
-(`router.shared.placed_forms`). The buffer holds them whole: what has to be sent again may be news then.
+(`router.shared.placed_forms`). The buffer holds them whole: a prompt that is sent again may be new then.
 
 The last operation of a flush is this replica's load vector, if one is due (`policies.state.load_vectors`).
 
 An operation leaves the buffer when Redis has acknowledged its entry. If the acknowledgement is
-lost, the entry may come twice, which operations bear. What was acknowledged last is remembered, in case
+lost, the entry may come twice, which operations bear. The newest acknowledged entries are remembered, in case
 Redis loses it (`router.shared.resend_buffer`). The buffer is bounded in operations and
 bytes; when Redis is gone for long the oldest are dropped and counted, and the snapshot that
-follows (`router.shared.snapshot`) tells the others what they said.
+follows (`router.shared.snapshot`) tells the others their content.
 """
 
 import asyncio
@@ -50,7 +50,7 @@ REFUSED_PAUSE_S = 0.5
 
 @dataclass(frozen=True, slots=True)
 class PublisherRules:
-    """How often a publisher writes, and how much it holds.
+    """Pace and bounds of a publisher.
 
     Attributes:
         interval_s: Pause after a flush, in which operations are gathered for the next, in company.
@@ -68,13 +68,13 @@ class Publisher:
 
     Args:
         writer: Names this process in the log; unique per start.
-        keys: The namespace.
+        keys: Keys of the namespace.
         listener: Told about flushes and drops.
-        degraded_reasons: Where a refusal shows.
-        presence: Knows whether anybody waits for what is published.
+        degraded_reasons: Reasons that show a refusal.
+        presence: Knows if another replica waits for the published operations.
         forms: Shortens placements on their way out.
-        vectors: Tell what is in flight.
-        rules: How often it writes, and how much it holds.
+        vectors: Tell the load in flight.
+        rules: Its pace and bounds.
     """
 
     def __init__(
@@ -122,7 +122,7 @@ class Publisher:
             self._wake.set()
 
     def loads_changed(self) -> None:
-        """See to it that they are told, with what is put until then or by themselves."""
+        """See to it that they are told, with the operations put until then or by themselves."""
         if self.loads_timer is None:
             wait_s = self._vectors.wait_s()
             if wait_s is not None:
@@ -133,10 +133,10 @@ class Publisher:
         self._wake.set()
 
     async def run(self, link: RedisLink) -> None:
-        """Append what was put, at once but not too often. Runs as long as the session.
+        """Append the operations put, at once but not too often. Runs as long as the session.
 
         Raises:
-            RedisLost: What was not acknowledged stays buffered for the next session.
+            RedisLost: Entries without an acknowledgement stay buffered for the next session.
         """
         while True:
             await self._wake.wait()
@@ -153,7 +153,7 @@ class Publisher:
                 self._wake.set()
 
     def resend(self) -> None:
-        """Append once more what Redis has acknowledged last, as far as there is room: it may be lost."""
+        """Append the last acknowledged entries once more, as far as there is room: they may be lost."""
         self._forms.reset()
         self._vectors.lost()
         bodies = self._resend_buffer.take(self._ops_max - len(self._bodies), self._bytes_max - self._bytes)
@@ -166,9 +166,9 @@ class Publisher:
         """Append everything put before now, as entries of about `ENTRY_BYTES_MAX` at most.
 
         Raises:
-            StateError: What was not acknowledged stays buffered.
+            StateError: Entries without an acknowledgement stay buffered.
         """
-        async with self._turn:  # also for what another flush has under way
+        async with self._turn:  # also for the entries that another flush has under way
             left = self._bytes - await self._append(link)
             while left > 0:
                 left -= await self._append(link)

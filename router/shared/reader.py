@@ -1,11 +1,11 @@
-"""What the others did: the log read in order, and where in it we are.
+"""Operations of the others: the log read in order, and our place in it.
 
     locate --> XREAD BLOCK --> apply --> XREAD BLOCK ...
        ^            |
        `-- gap -----'   the log was trimmed past our position
 
 Entries of this process are skipped, since they were applied when they were published. Everything
-else is applied in the order of the log; what cannot be understood or applied is counted and
+else is applied in the order of the log; unknown and invalid operations are counted and
 passed over, so that one bad operation never stops a replica. So is an operation whose time is more than a
 minute ahead of both our clock and Redis': the newest word counts, and nothing newer would count until then.
 Placements that tell the new part of a prompt are completed first (`router.shared.completing_fold`).
@@ -13,7 +13,7 @@ Placements that tell the new part of a prompt are completed first (`router.share
 A gap cannot be seen in a reply: ids have holes by nature. But the log is only trimmed a margin
 behind what was current, so only a reply whose first entry is old can hide one; then the first id
 of the log is compared with our position. The entry at our position says whether the log is still the
-one we read: if it is gone and no snapshot covers it, Redis was emptied or rolled back, whatever has
+one we read: if it is gone and no snapshot covers it, Redis was emptied or rolled back, even if entries have
 been appended since. After a gap, after such a loss and at the start, the snapshot is merged into the
 fold and reading goes on behind it. An entry with a field ``s`` instead of ``o`` asks for the
 same: its writer knew things that the log cannot tell (`router.shared.state`).
@@ -51,22 +51,22 @@ READ_INTERVAL_S = 0.004
 REFUSED_PAUSE_S = 0.5
 # Applying never holds the loop for much longer than this.
 SLICE_S = 0.002
-# Nor does merging a snapshot, whose steps take microseconds.
+# The same bound for merging a snapshot, whose steps take microseconds.
 SNAPSHOT_SLICE_S = 0.001
 REASON_CHARS_MAX = 200
-# Of the time that a snapshot takes, the rest is merging (`loadtest.bench.snapshots`).
+# Share of the time that a snapshot takes; the rest is merging (`loadtest.bench.snapshots`).
 FETCHED_SHARE = 0.1
 
 
 @dataclass(frozen=True, slots=True)
 class ReaderRules:
-    """What a reader reads, and how.
+    """Settings of a reader.
 
     Attributes:
         writer: Names this process; its entries are skipped.
         replica: Id of this replica.
-        keys: The namespace.
-        margin_s: How much of the log is kept behind the snapshot, seconds.
+        keys: Keys of the namespace.
+        margin_s: Part of the log that is kept behind the snapshot, seconds.
         block_s: Longest wait for one reply, seconds.
     """
 
@@ -87,15 +87,15 @@ class Reader:
         lag_s: Age of the newest entry of another replica when it was applied; 0 when idle.
         skipped_ops: Operations of others that were not understood or not applied, by reason.
         entries: Entries read.
-        gaps: How often our place in the log was lost.
+        gaps: Times that our place in the log was lost.
         marks: Entries of others read that ask to merge the snapshot.
         marked: Id of the newest of them.
 
     Args:
-        rules: What it reads, and how.
-        fold: What operations are applied to.
+        rules: Settings of the reader.
+        fold: Fold that operations are applied to.
         clock: Log time, for the lag.
-        snapshots: Where a gap is mended from.
+        snapshots: Source from which a gap is mended.
         listener: Told about everything.
         on_left: Called for every `Left` in the log, with its writer.
         redis_latency: Told how late a read that found nothing came back; its problems show that Redis refuses
@@ -126,7 +126,7 @@ class Reader:
         self._redis_latency, self._degraded_reasons = redis_latency, redis_latency.degraded_reasons
         self._presence = presence
         self._target = START
-        # The first id of the log when the snapshot was last read: what was before it is not missing.
+        # The first id of the log when the snapshot was last read: entries before it are not missing.
         self._floor = START
         self.position = START
         # How much of the snapshot has been merged, while it is; and where reading the log began after it.
@@ -146,7 +146,7 @@ class Reader:
         """Find our place in the log; merge the snapshot if it is no longer there.
 
         Returns:
-            False if what was read is not in the log any more: Redis is new, flushed or rolled back.
+            False if the entries read are not in the log any more: Redis is new, flushed or rolled back.
         """
         first, last = await self._ends(commands)
         missing = self.position > START and not await self._in_log(self.position, commands)
@@ -161,7 +161,7 @@ class Reader:
         if lost:
             self.position = START
         if missing or self.position == START:
-            # Should it be older than the fold, the others will soon say what they still have in flight.
+            # If it is older than the fold, the others will soon tell their requests still in flight.
             await self._reload(bulk, last, missed=True)
             self._floor = first
         self._target = last
@@ -171,7 +171,7 @@ class Reader:
 
     @property
     def warming(self) -> Warming | None:
-        """What is still to be read before this replica is as warm as the others; None if nothing is."""
+        """Part to read before this replica is as warm as the others; None if nothing is left."""
         if self._restored is not None:
             return Warming("snapshot", self._restored)
         if self.ready.is_set():
@@ -183,7 +183,7 @@ class Reader:
         return Warming("log", read_ms / all_ms if all_ms else 0.0)
 
     async def vanished(self, commands: RedisLink) -> bool:
-        """Whether what was read is not in the log any more: Redis was flushed or rolled back."""
+        """True if entries that were read are not in the log any more: Redis was flushed or rolled back."""
         position = self.position  # before asking: it moves on while the answer comes
         if position == START or await self._in_log(position, commands):
             return False
@@ -279,10 +279,10 @@ class Reader:
         return number + 1, mark
 
     def _apply(self, fields: dict[bytes, bytes], now_us: int, until_us: int) -> int:
-        """Apply one entry of another replica; return how many operations. What cannot be applied is counted.
+        """Apply one entry of another replica; return the number of operations. Failures are counted.
 
         Args:
-            fields: Of the entry.
+            fields: Fields of the entry.
             now_us: Log time.
             until_us: Last log time that an operation may have.
         """
@@ -300,7 +300,7 @@ class Reader:
                 apply(op, now_us)
                 if type(op) is Left:
                     self._on_left(op, fields.get(b"r", b""))
-            except Exception as error:  # noqa: BLE001 - whatever is wrong with one operation, the next is read
+            except Exception as error:  # noqa: BLE001 - after any failed operation, the next is read
                 failed += 1
                 self._explain(op, error)
         if unknown or invalid or failed or future:
@@ -335,7 +335,7 @@ class Reader:
             return
         if not self.skipped_ops[reason]:
             logger.warning(
-                "operations of another replica are skipped; the metric counts how many",
+                "operations of another replica are skipped; the metric counts them",
                 extra={"event": "log.skipped", "reason": reason},
             )
         self.skipped_ops[reason] += ops
@@ -369,7 +369,7 @@ class Reader:
                 self._skip(end.value or 0, "invalid")
                 self._listener.snapshot_merged()
                 return True
-            except Exception as error:  # noqa: BLE001 - whatever its bytes are, the log is read on
+            except Exception as error:  # noqa: BLE001 - after any bytes, the log is read on
                 reason = f"{type(error).__name__}: {error}"[:REASON_CHARS_MAX]
                 await self._snapshots.refuse(bulk, snapshot.head, "unreadable", reason)
                 return False

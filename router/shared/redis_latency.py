@@ -1,7 +1,7 @@
-"""Whether Redis answers soon enough for replicas to know of each other in time.
+"""Latency of Redis: a degraded reason while replicas learn of each other too late.
 
-A Redis that answers late still works: nothing here waits for it. But what siblings learn is late by
-as much, so it is said. Round trips come from what is done anyway: flushes, heartbeats, clock samples,
+A Redis that answers late still works: nothing here waits for it. But siblings learn of changes late by
+as much, so it is said. Round trips come from calls that are made anyway: flushes, heartbeats, clock samples,
 and blocking reads that found nothing and came back later than they should.
 
               all above `SLOW_S` for `SLOW_FOR_S`, 2 at least, or an answer overdue for much longer
@@ -12,14 +12,14 @@ and blocking reads that found nothing and came back later than they should.
 A stall of this process makes everything late that was under way, once. So a round trip only counts
 if it began after the last one that counted had ended.
 
-A replica that is alone with its own Valkey is never slow: a late answer keeps nothing from anybody.
+A replica that is alone with its own Valkey is never slow: no sibling waits for its answers.
 """
 
 from collections.abc import Callable
 
 from router.shared.degraded_reasons import DegradedReasons
 
-# Between what a busy host adds (tens of milliseconds) and the 100 ms at which a burst of requests
+# Between the delay of a busy host (tens of milliseconds) and the 100 ms at which a burst of requests
 # with one prefix is spread over replicas that do not know of each other's placements.
 SLOW_S = 0.075
 FAST_S = 0.05
@@ -32,8 +32,8 @@ class RedisLatency:
     """Judges round trips.
 
     Args:
-        degraded_reasons: Where it shows that Redis is slow.
-        unheard: Returns True while no other replica waits for what this one writes.
+        degraded_reasons: Reasons that show a slow Redis.
+        unheard: Returns True while no other replica waits for this one's entries.
 
     Attributes:
         degraded_reasons: As given.
@@ -55,7 +55,7 @@ class RedisLatency:
         Args:
             started_s: Monotonic seconds just before the command.
             ended_s: Monotonic seconds just after the answer.
-            expected_s: How long the server was asked to wait before it answers, seconds.
+            expected_s: Time that the server was asked to wait before it answers, seconds.
         """
         if started_s < self._counted_until_s:
             return

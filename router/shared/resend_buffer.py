@@ -22,7 +22,7 @@ class ResendBuffer:
         self._bytes = 0
 
     def keep(self, batch: list[bytes], size_bytes: int, at_s: float) -> None:
-        """Remember a batch that was acknowledged now, and forget what is too old or too much."""
+        """Remember a batch that was acknowledged now, and forget those that are too old or too many."""
         batches = self._batches
         batches.append((at_s, size_bytes, batch))
         self._bytes += size_bytes
@@ -32,7 +32,7 @@ class ResendBuffer:
                 break
 
     def take(self, ops_max: int, bytes_max: int) -> list[bytes]:
-        """Give all operations back, oldest first; of what is beyond the bounds only the newest."""
+        """Give all operations back, oldest first; beyond the bounds only the newest."""
         taken: list[bytes] = []
         while self._batches:
             _, size_bytes, batch = self._batches.pop()

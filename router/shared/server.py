@@ -4,7 +4,7 @@
                  `---------------yes-----------------------+--> exchange --> answer, or an error named
                                                                             by what to do about it
 
-Nothing is ever tried twice here: what may be repeated, and when, is decided in `router.shared.state`.
+Nothing is ever tried twice here: `router.shared.state` decides on repetitions.
 After `RedisLost` the connection is dropped, so that the next call looks for the server again; this is
 how a demoted primary, a failover and a slot that moved are left behind. Messages never contain the
 URL, which may hold a password.
@@ -64,17 +64,17 @@ class RedisLink:
 
     @property
     def connected(self) -> bool:
-        """Whether there is a connection that is not known to be lost."""
+        """True if there is a connection that is not known to be lost."""
         return self._connection is not None and self._connection.lost is None
 
     @property
     def endpoint(self) -> Endpoint | None:
-        """Where the connection leads; None if there is none."""
+        """Server of the connection; None if there is none."""
         return self._connection.endpoint if self._connection is not None and self.connected else None
 
     @property
     def silence_s(self) -> float:
-        """How long nothing has come although an answer is due, seconds; 0 if none is."""
+        """Time without any byte although an answer is due, seconds; 0 if none is."""
         return self._connection.silence_s if self._connection else 0.0
 
     async def call(self, *command: Argument) -> Any:
@@ -91,12 +91,12 @@ class RedisLink:
         return await self._exchange(commands) if commands else []
 
     async def replaced(self) -> bool:
-        """Whether another server is the right one by now, although this one answers."""
+        """True if another server is the right one by now, although this one answers."""
         endpoint = self.endpoint
         return endpoint is not None and await replaced(self._address, endpoint, self._timeout_s)
 
     def lose(self, reason: str) -> None:
-        """Give up the connection, if there is one: what is under way fails, and the next call looks anew."""
+        """Give up the connection, if there is one: calls under way fail, and the next call looks again."""
         if self._connection is not None:
             self._connection.lose(reason)
 

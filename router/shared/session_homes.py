@@ -42,7 +42,7 @@ READ_INTERVAL_S = 0.01
 DUE_MAX = 10_000
 BATCH_MAX = 256
 ENTRIES_MAX = 4_000
-"""Entries of the stream, 2 to 7 KB each when full: what a new replica begins with."""
+"""Entries of the stream, 2 to 7 KB each when full: a new replica begins with them."""
 
 READ_MAX = 64
 ENTRY_BYTES_MAX = 256 * 1024
@@ -60,7 +60,7 @@ _decode = msgspec.msgpack.Decoder(dict[str, bytes]).decode
 
 
 class SessionHomes:
-    """What one process tells and hears of sessions. For use from the event loop's thread.
+    """Words on sessions that one process tells and hears. For use from the event loop's thread.
 
     Attributes:
         dropped: Words that other replicas did not get, since Redis did not take them in time.
@@ -134,7 +134,7 @@ class SessionHomes:
                 await asyncio.sleep(INTERVAL_S)
 
     async def _tell(self) -> None:
-        """Append one entry; what Redis did not take stays due, unless there is a newer word."""
+        """Append one entry; words that Redis did not take stay due, unless there is a newer word."""
         batch = [self._due.popitem(last=False) for _ in range(min(len(self._due), BATCH_MAX))]
         if not self._due:
             self._wake.clear()
@@ -211,7 +211,7 @@ def entry_of(homes: list[tuple[int, str]]) -> bytes:
 
 
 def homes_in(fields: object) -> Mapping[str, bytes]:
-    """Return the sessions of an entry by their worker; empty for what others wrote there."""
+    """Return the sessions of an entry by their worker; empty for foreign entries."""
     if not isinstance(fields, list) or len(fields) != 2 or not isinstance(fields[1], bytes):
         return {}
     if fields[0] != b"h" or len(fields[1]) > ENTRY_BYTES_MAX:

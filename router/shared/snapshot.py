@@ -1,11 +1,11 @@
-"""Snapshots: what makes the log short and a new replica warm.
+"""Snapshots: they keep the log short, and make a new replica warm.
 
     cw:{ns}:snap          the head, a hash: v format version, id stream id up to which everything is included,
                           at log time of writing, r writer, name of the pieces, n their number,
                           size bytes, sum xxh3 of them all, bad once a replica could not use them,
                           mark stream id of the entry that asks all to merge it, if one does
     cw:{ns}:snap:{name}   the pieces, a hash by number; each well under a megabyte, so that
-                          none holds up Redis, and everybody behind us in its queue
+                          none holds up Redis, and all others in its queue
 
 A snapshot is written while the process serves: `Fold.snapshot_steps` in slices of a millisecond,
 with pauses, each piece as soon as it is there. All of it is fenced by the lease:
@@ -15,19 +15,20 @@ with pauses, each piece as soon as it is there. All of it is fenced by the lease
                       -> still mine? point the head to the pieces, trim the log, give the lease back
 
 Own operations go to the log first, since newcomers would know them and the others never would, should
-the writer die. A replica that has not yet read what the snapshot before covers, or its mark, does not replace
-it, unless the log has never come that far: then the head is wrong, and no replica will ever have read it.
+the writer die. A replica that has not yet read the log covered by the snapshot before, or its mark, does not
+replace it, unless the log has never come that far: then the head is wrong, and no replica will ever have read
+it.
 
-Nobody sees the new pieces before the head points to them, and the old ones stay for `GRACE_S`, so
-that whoever is reading them may finish. A writer that dies leaves pieces and a lease that expire; one
+The head does not point to the new pieces before all are there, and the old ones stay for `GRACE_S`, so
+that their readers may finish. A writer that dies leaves pieces and a lease that expire; one
 that was paused finds its lease gone and changes nothing, so an old snapshot never replaces a newer one.
 The log keeps `TRIM_MARGIN_S` behind the snapshot, so that a replica which is a few seconds late finds
-its place. The scripts run even when Redis is out of memory (``allow-oom``, Redis 7): a snapshot is
-what frees memory. And they trim without a limit (``LIMIT 0``): Redis would take no more than 10,000 entries
-away, fewer than may come until the next one.
+its place. The scripts run even when Redis is out of memory (``allow-oom``, Redis 7): a snapshot frees
+memory. And they trim without a limit (``LIMIT 0``): Redis would take no more than 10,000 entries away, fewer
+than may come until the next one.
 
-What cannot be used is *refused*: one log line, one count, and a mark on the head, on which a warm
-replica writes the next one at once. A snapshot of a newer version is left to those who can read it.
+An unusable snapshot is *refused*: one log line, one count, and a mark on the head, on which a warm
+replica writes the next one at once. A snapshot of a newer version is left to replicas that can read it.
 """
 
 import asyncio
@@ -51,16 +52,16 @@ logger = logging.getLogger(__name__)
 LEASE_S = 10.0
 TRIM_MARGIN_S = 10.0
 PIECES_TTL_S = 60.0
-"""How long pieces live that no head points to, after the last was written."""
+"""Lifetime of pieces that no head points to, after the last was written."""
 
 GRACE_S = 10.0
-"""How long the pieces of the snapshot before are kept; reading takes a second or two."""
+"""Time that the pieces of the snapshot before are kept; reading takes a second or two."""
 
 SNAPSHOT_BYTES_MAX = 1 << 30
 """A longer one is not read: eight million blocks are some 100 MB."""
 
 READ_ATTEMPTS = 3
-"""How often reading begins again because the snapshot was replaced meanwhile."""
+"""Times that reading begins again because the snapshot was replaced meanwhile."""
 
 SLICE_S = 0.001
 """A step of the fold takes microseconds; so long is stepped before others get their turn."""
@@ -125,17 +126,17 @@ return redis.call('HSET', KEYS[1], 'bad', '1')
 
 @dataclass(frozen=True, slots=True)
 class SnapshotHead:
-    """What is known of a snapshot without reading it.
+    """Description of a snapshot, known without reading it.
 
     Attributes:
         version: Format of the pieces; these first three fields keep their meaning in every version.
         covered: Everything in the log up to this id is included.
         at_us: Log time at which writing began.
-        name: Of its pieces; empty if it is of another version.
+        name: Name of its pieces; empty if it is of another version.
         pieces: Their number.
-        size_bytes: Of all pieces together.
+        size_bytes: Size of all pieces together.
         checksum: xxh3 of all pieces, hexadecimal.
-        sound: Its pieces are all there, and nobody has refused it.
+        sound: Its pieces are all there, and no replica has refused it.
     """
 
     version: int
@@ -163,7 +164,7 @@ class SnapshotStore:
         writer: Names this process; holder of the lease.
         keys: The namespace.
         listener: Told about reads, writes and refusals.
-        trim_margin_s: How much of the log behind the snapshot is kept, seconds.
+        trim_margin_s: Part of the log that is kept behind the snapshot, seconds.
         version: The format that this replica's fold reads and writes.
     """
 
@@ -231,9 +232,9 @@ class SnapshotStore:
 
         Args:
             link: For short commands.
-            head: Of the snapshot; None if there is none that makes sense.
-            reason: Why, in a word.
-            detail: Why, in many.
+            head: Head of the snapshot; None if there is none that makes sense.
+            reason: Reason in a word.
+            detail: Reason in a sentence.
         """
         logger.warning(
             "snapshot refused, reading the log only; a warm replica writes the next one",
@@ -248,11 +249,11 @@ class SnapshotStore:
         )
         self._listener.snapshot_refused(reason)
         if reason != "version" and head is not None:
-            with contextlib.suppress(RedisRefused):  # what is there is no head at all
+            with contextlib.suppress(RedisRefused):  # the value there is no head at all
                 await link.call("EVAL", _CONDEMN, 1, self._keys.snapshot, head.name)
 
     async def acquire(self, link: RedisLink) -> bool:
-        """Take or extend the lease; False while somebody else has it."""
+        """Take or extend the lease; False while another replica has it."""
         return bool(await link.call("EVAL", _ACQUIRE, 1, self._keys.lease, self._writer, int(LEASE_S * 1000)))
 
     async def write(
@@ -274,7 +275,7 @@ class SnapshotStore:
             at_us: Log time.
             steps: Pieces, and None where there is none yet (`Fold.snapshot_steps`).
             flush: Sends the own operations that the pieces include.
-            mark: Ask all to merge it: it says what the log does not.
+            mark: Ask all to merge it: it has content that the log lacks.
             hurries: Write without pauses from now on, since the log grows too fast.
 
         Returns:
@@ -325,7 +326,7 @@ class SnapshotStore:
         )
 
     async def _head(self, link: RedisLink) -> tuple[SnapshotHead | None, bool]:
-        """The head, without looking at the pieces, and whether somebody refused it.
+        """Return the head, without looking at the pieces, and True if a replica refused it.
 
         Raises:
             ValueError: It makes no sense.

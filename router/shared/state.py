@@ -1,4 +1,4 @@
-"""The shared state of one replica: a fold, kept equal to everybody else's through one log.
+"""The shared state of one replica: a fold, kept equal to all others through one log.
 
 `SharedState.publish` applies an operation at once and leaves the rest to `SharedState.run`, so
 that a decision never waits for Redis. `run` holds one *session* after another:
@@ -13,12 +13,12 @@ reached; a refused command (out of memory) degrades that loop alone, which tries
 not, `publish` works and the buffer is bounded. A server that falls silent is degraded long before it
 is given up: one that is paused or slow for a moment costs no new connections.
 
-What Redis may lose although it acknowledged it, comes back: if another server process answers than
+Entries that Redis acknowledged and lost come back: if another server process answers than
 before, or our place in the log is gone, the newest own entries are appended again. If no snapshot
 covers that place (Redis is empty or rolled back), or own operations were dropped, the fold goes into
 a snapshot that the others are asked to merge (`router.shared.keeper`), and every replica says again what it
-has in flight. And heartbeats carry digests of all registers, so that what one replica alone knows is found
-whatever took it from the others (`router.shared.agreement`).
+has in flight. And heartbeats carry digests of all registers, so that a word that one replica alone knows is
+found, for any cause of its loss at the others (`router.shared.agreement`).
 """
 
 import asyncio
@@ -89,9 +89,9 @@ class Hooks:
 
     Attributes:
         on_given_up: Called with `Left.at_us` when the log says that this live replica has left: its siblings
-            have dropped what it had in flight until then.
+            have dropped its requests in flight until then.
         on_seed: Called with the seed of hashes that replicas share, when it is known and when it changes.
-        vitals: Returns what this replica reports of itself with its heartbeat.
+        vitals: Returns the vitals that this replica reports with its heartbeat.
         embedded: True if the gateway runs the Valkey itself, on this machine.
     """
 
@@ -105,12 +105,12 @@ class SharedState:
     """One replica's part in the shared log. Create and use it on the event loop.
 
     Args:
-        rules: How operations and snapshots are shared.
-        url: Where Redis is (`router.shared.server.RedisLink`).
+        rules: Rules for sharing operations and snapshots.
+        url: Address of Redis (`router.shared.server.RedisLink`).
         replica: Id of this replica, unique in the namespace among those that run.
-        fold: What every replica's operations are applied to.
+        fold: Fold that every replica's operations are applied to.
         clock: Log time; the one that stamps the operations published here.
-        listener: Told what happens, for metrics.
+        listener: Hears events, for metrics.
         hooks: The process around it.
 
     Raises:
@@ -137,7 +137,7 @@ class SharedState:
         self._listener: SharedListener = listener or NoListener()
         self._keys = keys = Keys(rules.namespace)
         self._seed = HashSeed(keys.seed)
-        # A replica that starts again under its old id must read what it wrote in its former life.
+        # A replica that starts again under its old id must read the entries of its former life.
         self._writer = f"{replica}/{secrets.token_hex(4)}".encode()
         self._degraded_reasons = DegradedReasons(self._listener)
         self._forms = PlacedForms(replica, onward=lambda: self._heartbeat.onward)
@@ -214,7 +214,7 @@ class SharedState:
 
     @property
     def status(self) -> LogStatus:
-        """How well this replica shares, now."""
+        """State of sharing at this replica, now."""
         at_us = self._keeper.at_us
         return LogStatus(
             connected=self._connected,
@@ -236,14 +236,14 @@ class SharedState:
 
     @property
     def wrote_snapshot(self) -> bool:
-        """Whether the newest snapshot is this replica's."""
+        """True if the newest snapshot is this replica's."""
         return self._keeper.wrote_us is not None and self._keeper.wrote_us == self._keeper.at_us
 
     async def replicas_vitals(self) -> dict[str, Vitals | None]:
-        """What every living replica says of itself, in order of their ids; one round trip.
+        """Vitals of every living replica, in order of their ids; one round trip.
 
         Returns:
-            None for those whose word does not reach us: without Redis, all but our own.
+            None for those that do not reach us: without Redis, all but our own.
         """
         own, replicas = self._replica, self._heartbeat.replicas
         found: dict[str, Vitals | None] = dict.fromkeys(replicas)
@@ -332,7 +332,7 @@ class SharedState:
             await self._synchronise(commands)
             if self._started_us is None:
                 self._must_disown = await self._heartbeat.has_beaten(commands)
-                # In the time of the log: what it says of a former life under our id is older.
+                # In the time of the log: its entries of a former life under our id are older.
                 self._started_us = self._clock.now_us()
             await self._agree_on_seed(commands)
             await self._beat(commands)
@@ -368,14 +368,14 @@ class SharedState:
         if changed or not self._seed_known.is_set():
             if self._seed_known.is_set():
                 logger.warning(
-                    "the namespace has another hash seed: this replica learns anew which prompts are cached",
+                    "the namespace has another hash seed: this replica learns the cached prompts again",
                     extra={"event": "seed.changed"},
                 )
             self._hooks.on_seed(self._seed.value)
         self._seed_known.set()
 
     async def _catch_up(self, commands: RedisLink, bulk: RedisLink) -> None:
-        """Find our place in the log, and see to what Redis has lost since it was ours."""
+        """Find our place in the log, and restore entries that Redis has lost since."""
         self._forms.reset()
         self._vectors.lost()
         server, gaps, known = await _server_process(commands), self._reader.gaps, self._reader.position
@@ -407,9 +407,9 @@ class SharedState:
     async def _server_loop(self, *links: RedisLink) -> None:
         """Look whether all links lead to one server, and whether it is still the primary.
 
-        In a failover one link may find the old primary and another the new one: then what is written here is
-        not read by those who read there. And an old primary that was only paused takes writes until told.
-        Both must end well before `router.shared.resend_buffer.KEPT_S`: what it acknowledged is lost.
+        In a failover one link may find the old primary and another the new one: then entries written here are
+        not read by replicas that read there. And an old primary that was only paused takes writes until told.
+        Both must end well before `router.shared.resend_buffer.KEPT_S`: entries that it acknowledged are lost.
         """
         while True:
             await asyncio.sleep(SERVER_INTERVAL_S)
@@ -493,7 +493,7 @@ class SharedState:
                 await self._heartbeat.remove_foreign(link)
 
     async def _agree(self) -> None:
-        """Compare registers with those of the siblings, and publish again what differs for long."""
+        """Compare registers with those of the siblings, and publish registers again that differ for long."""
         if not self._reader.ready.is_set():
             return
         tags = self._agreement.compare(self._heartbeat.shown, self._reader.lag_s)
@@ -515,7 +515,7 @@ class SharedState:
         if self._started_us is not None and op.replica == self._replica and op.at_us > self._started_us:
             if op.at_us != self._given_up_us:  # siblings may say it several times
                 logger.warning(
-                    "other replicas took this one for dead: it tells them again what it has in flight",
+                    "other replicas took this one for dead: it tells them its requests in flight again",
                     extra={"event": "replica.given_up", "replica": op.replica, "at_us": op.at_us},
                 )
             self._given_up_us = op.at_us
@@ -525,7 +525,7 @@ class SharedState:
 
     def _declare_left(self, op: Left) -> None:
         logger.warning(
-            "replica %s fell silent: its connections are lost, and what it had reserved is free again; see "
+            "replica %s fell silent: its connections are lost, and its reservations are free again; see "
             "its own log and its pod",
             op.replica,
             extra={"event": "replica.left", "replica": op.replica, "at_us": op.at_us},
@@ -534,7 +534,7 @@ class SharedState:
         self.publish(op)
 
     async def _snapshot_loop(self, commands: RedisLink, bulk: RedisLink) -> None:
-        """Look every second whether a snapshot is due, and write it if nobody else does."""
+        """Look every second whether a snapshot is due, and write it if no other replica does."""
         while True:
             try:
                 await self._snapshot_tick(commands, bulk)
@@ -556,18 +556,18 @@ class SharedState:
         if not self.status.ready:
             return
         if self._reader.marks > self._answered_marks:
-            # Somebody found that Redis has lost something: it may be what we said last.
+            # A replica found that Redis has lost something: it may be our newest entries.
             self._answered_marks = self._reader.marks
             self._publisher.resend()
             self._must_disown = True
         self._disown()
         if not await self._keeper.look(commands, bulk):
-            # Under load the log begins anew before anybody finds it empty.
+            # Under load the log begins again before a replica finds it empty.
             self._server, self._must_disown = None, True
             raise RedisLost("the snapshot is gone from Redis")
 
     def _disown(self) -> None:
-        """If an end may not have reached everybody: release all that is in flight here and reserve it again.
+        """Release and reserve again all that is in flight here, if an end may not have reached all replicas.
 
         An end is lost when the full buffer drops it, when Redis loses it, and when it comes before a snapshot
         that a sibling starts from, which lists only what goes on. A former life under our id ended nothing.
@@ -586,7 +586,7 @@ class SharedState:
 
 
 async def _server_process(link: RedisLink) -> bytes | None:
-    """Which server process answers, by its ``run_id``; None if it does not tell."""
+    """The ``run_id`` of the server process that answers; None if it does not tell."""
     try:
         lines = (await link.call("INFO", "server")).split(b"\r\n")
     except RedisRefused:
@@ -595,7 +595,7 @@ async def _server_process(link: RedisLink) -> bytes | None:
 
 
 async def _report(loop: Coroutine[None, None, None], failed: asyncio.Future[Exception]) -> None:
-    """Run a loop of a session; its failure ends the session, and is nobody else's exception.
+    """Run a loop of a session; its failure ends the session, and is raised only there.
 
     (A `asyncio.TaskGroup` whose task fails hides a cancellation that comes at the same time.)
     """

@@ -1,11 +1,11 @@
 """The worker that keeps each stored response, told to all replicas through Redis (decision 0083).
 
-    keep ──> memory of this process, and what is due ──run──> SET cw:{ns}:response:{hash} worker PX ttl
+    keep ──> memory of this process, and due entries ──run──> SET cw:{ns}:response:{hash} worker PX ttl
     find ──> memory ── not there ──> GET, in a task ──> found, unknown, or cannot be told
 
 Keys are hashes of tenant and id, so a tenant never finds the response of another one. Entries are bounded by
 their time to live and, for each process, by ``responses_max``: the oldest one is deleted, here and in Redis.
-What is due and what is asked are bounded, too. Without Redis each process knows its own responses.
+Due and asked entries are bounded, too. Without Redis each process knows its own responses.
 
 Nothing is asked, and no connection made, before the first response.
 """
@@ -116,7 +116,7 @@ class StoredResponses:
             task.add_done_callback(self._asked.discard)
 
     async def run(self) -> None:
-        """Tell Redis what is due, until cancelled. Failures of Redis do not end it."""
+        """Tell Redis the due entries, until cancelled. Failures of Redis do not end it."""
         try:
             async with asyncio.TaskGroup() as group:
                 group.create_task(self._watch_server(), name="responses-server")

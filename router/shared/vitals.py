@@ -1,7 +1,7 @@
-"""What a replica says of itself with every heartbeat: how it is, and what it has done since it started.
+"""Vitals of a replica, told with every heartbeat: its state, and its counters since it started.
 
-It is no part of the fold, and nothing decides by it: people, and the console, look at it. Whoever wants rates
-of the whole fleet reads all replicas' vitals twice and divides the difference; a counter that is smaller than
+They are no part of the fold, and nothing decides by them: operators and the console look at them. For rates
+of the whole fleet, read all replicas' vitals twice and divide the difference; a counter that is smaller than
 before is another process's. Fields are only ever added, with a default: replicas of several versions read it.
 """
 
@@ -12,19 +12,19 @@ class Vitals(msgspec.Struct, frozen=True):
     """One replica at one moment; counters count since its start.
 
     Attributes:
-        version: Of the gateway.
-        address: Where clients reach it.
-        admin_address: Where operators do; the same, if the admin API has no port of its own.
-        started_unix_s: When it started.
-        at_unix_s: When this was said, by its own clock.
-        ready: Whether it has read the whole shared log once.
-        lag_s: Age of what it last read of the log.
-        snapshot_age_s: Of the newest snapshot that it knows; None if there is none.
-        holds_snapshot_lease: Whether it wrote that one.
+        version: Version of the gateway.
+        address: Its address for clients.
+        admin_address: Its address for operators; the same, if the admin API has no port of its own.
+        started_unix_s: Time of its start.
+        at_unix_s: Time of these vitals, by its own clock.
+        ready: True if it has read the whole shared log once.
+        lag_s: Age of the entry of the log that it read last.
+        snapshot_age_s: Age of the newest snapshot that it knows; None if there is none.
+        holds_snapshot_lease: True if it wrote that one.
         buffered_ops: Operations of its own that Redis has not acknowledged.
         dropped_ops: Those that it gave up since its start.
         skipped_ops: Operations of others that it did not understand.
-        degraded: What does not work, a sentence each.
+        degraded: Parts that do not work, a sentence each.
         workers: Workers that it knows.
         workers_healthy: Those of them that it reaches and that take requests.
         inflight: Requests that it serves.
@@ -34,13 +34,13 @@ class Vitals(msgspec.Struct, frozen=True):
         loop_lag_s: The worst lateness of its event loop in the last second or so.
         requests: Requests that ended, by outcome (`cacheway_requests_total`).
         rejected: Those of them that were answered with 408, 429 or 503 by the gateway itself.
-        prompt_tokens: Of completed requests, as workers said.
-        output_tokens: The same of what they generated.
-        reported_prompt_tokens: Prompt tokens of those whose worker also said what was cached.
-        cached_tokens: What was cached of these.
-        predicted_tokens: What was predicted to be.
+        prompt_tokens: Prompt tokens of completed requests, as workers said.
+        output_tokens: Output tokens of completed requests, as workers said.
+        reported_prompt_tokens: Prompt tokens of those whose worker also said how many were cached.
+        cached_tokens: Cached tokens of these.
+        predicted_tokens: Predicted cached tokens of these.
         ttft_bounds_s: Upper bounds of the histogram of times to first token.
-        ttft_counts: How many were at or below each bound, and how many there were, last.
+        ttft_counts: Streams at or below each bound, and their number, last.
         ttft_sum_s: Their sum.
         tpot_bounds_s: Upper bounds of the histogram of times per output token, one value per streamed answer.
         tpot_counts: As `ttft_counts`.
@@ -81,7 +81,7 @@ class Vitals(msgspec.Struct, frozen=True):
 
 
 def decoded(value: bytes) -> Vitals | None:
-    """What another replica said; None if it makes no sense here."""
+    """Decode the vitals of another replica; None if they make no sense here."""
     try:
         return msgspec.json.decode(value, type=Vitals)
     except (msgspec.ValidationError, msgspec.DecodeError):

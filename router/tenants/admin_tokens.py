@@ -36,7 +36,7 @@ class AdminToken:
 
 
 class AdminTokens:
-    """All tokens of one file; no two of them begin alike (`INDEX_BYTES`)."""
+    """All tokens of one file; no two of them have the same beginning (`INDEX_BYTES`)."""
 
     def __init__(self, tokens: Iterable[AdminToken]) -> None:
         self.tokens = tuple(tokens)

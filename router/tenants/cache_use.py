@@ -18,7 +18,7 @@ class CacheUse(NamedTuple):
 
 
 def cache_uses(keyring: Keyring, quotas: Quotas) -> Iterator[tuple[Tenant, CacheUse]]:
-    """Yield the tenants of the keys file with what they fill, if any of them has a quota."""
+    """Yield the tenants of the keys file with their cached tokens, if any of them has a quota."""
     if not keyring.has_quotas:
         return
     used, space_tokens = quotas.used_tokens()

@@ -44,16 +44,16 @@ def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="cacheway keys", description="Make and check keys and tokens.")
     commands = parser.add_subparsers(dest="command", metavar="COMMAND", required=True)
     new = commands.add_parser("new", help="make a key for a tenant; prints it this once")
-    new.add_argument("tenant", metavar="TENANT", help="whose it will be")
+    new.add_argument("tenant", metavar="TENANT", help="tenant of the key")
     new.add_argument("--expires", metavar="WHEN", default="", help="a date or a time, such as 2027-03-01")
     new.add_argument(
         "--salt", action="store_true", help="print a salt, too, to keep the tenant's cache apart"
     )
     admin = commands.add_parser("admin", help="make a token for the admin API; prints it this once")
-    admin.add_argument("name", metavar="NAME", help="who will have it, for the audit")
-    admin.add_argument("--role", choices=get_args(AccessRole), default="write", help="what it allows [write]")
+    admin.add_argument("name", metavar="NAME", help="holder of the token, for the audit")
+    admin.add_argument("--role", choices=get_args(AccessRole), default="write", help="its rights [write]")
     admin.add_argument("--expires", metavar="WHEN", default="", help="a date or a time, such as 2027-03-01")
-    check = commands.add_parser("check", help="check a keys file and say what it holds")
+    check = commands.add_parser("check", help="check a keys file and list its content")
     check.add_argument("file", metavar="FILE", type=Path)
     return parser
 

@@ -1,11 +1,11 @@
 """The door: the tenant of a request, and the right to administer the gateway.
 
     keys file  gateway's key  presented           tenant                       admin API
-    no         no             anything            the header's, or nobody      open
-    no         yes            the gateway's key   the header's, or nobody      yes
-    yes        any            a tenant's key      that one; the header is      no, only what lists models
+    no         no             anything            the header's, or none        open
+    no         yes            the gateway's key   the header's, or none        yes
+    yes        any            a tenant's key      that one; the header is      no, only lists of models
                                                   ignored
-    yes        yes            the gateway's key   the header's, or nobody      yes
+    yes        yes            the gateway's key   the header's, or none        yes
     yes        no             nothing is          (401)                        closed
                               the gateway's key
     otherwise                                     401                          401
@@ -33,12 +33,12 @@ NAMED_MAX = 1000
 
 @dataclass(frozen=True)
 class TenancyRules:
-    """How requests of different tenants are kept apart."""
+    """Separation of the tenants' requests."""
 
     tenant_header: HeaderName = setting(
         "x-tenant-id",
-        "Request header that names the tenant. Tenants never match each other's prefixes. A request "
-        "without it belongs to the tenant ''. With keys_file it is believed only of requests that carry "
+        "Request header that names the tenant. Tenants never match each other's prefixes. A request without "
+        "it belongs to the tenant ''. With keys_file it is believed only from requests that carry "
         "server.api_key; tenants are then known by their keys.",
     )
     keys_file: str = setting(
@@ -51,11 +51,11 @@ class TenancyRules:
     )
     answer_details: Literal["full", "names", "none"] = setting(
         "names",
-        "What answers tell of how they were served. full: the workers, and how many tokens were expected in "
+        "Details in answers on how they were served. full: the workers, and how many tokens were expected in "
         "their caches (x-cacheway-worker, x-cacheway-prefill-worker, x-cacheway-cached-tokens); errors name "
         "workers. names: tenants with a key of their own see opaque names of the workers, which GET /workers "
-        "shows to operators, and errors without addresses; all others see what full shows. none: nothing of "
-        "it, but to those who show server.api_key. The usage in a body is its engine's, and passes.",
+        "shows to operators, and errors without addresses; all others see what full shows. none: no details, "
+        "except to clients with server.api_key. The usage in a body is its engine's, and passes.",
     )
 
 

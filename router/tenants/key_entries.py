@@ -131,7 +131,7 @@ class Reading:
         except (yaml.YAMLError, UnicodeDecodeError, ValueError) as error:
             mark = getattr(error, "problem_mark", None)
             line = "" if mark is None else f" line {mark.line + 1}"
-            # The message of a parser may quote what it found.
+            # The message of a parser may quote the file.
             what = getattr(error, "problem", None) or type(error).__name__
             self.problems.append(f"{self._place}{line}: is not YAML ({what})")
             return None

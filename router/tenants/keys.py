@@ -6,8 +6,8 @@ Only digests are stored. A slow hash (bcrypt, Argon2) protects secrets that can 
 per request; a key is 256 random bits, which no amount of SHA-256 finds (NIST SP 800-63B, 5.1.1.2, asks for
 slow hashes where people choose the secret).
 
-Timing reveals nothing of a stored key: a guess tells at most how its digest compares, and nobody can choose
-digests. Valid keys are remembered in the clear, in memory only, at most as many as the file has.
+Timing reveals nothing of a stored key: a guess tells at most how its digest compares, and an attacker cannot
+choose digests. Valid keys are remembered in the clear, in memory only, at most as many as the file has.
 """
 
 import hashlib
@@ -57,13 +57,13 @@ class TenantKey:
 
 @dataclass(frozen=True, slots=True)
 class KeyTable:
-    """Tenants of one keys file, and their keys, by tenant name; no two keys begin alike (`INDEX_BYTES`)."""
+    """Tenants of one keys file, and their keys, by tenant name; no two keys have the same `INDEX_BYTES`."""
 
     tenants: Mapping[str, Tenant]
     keys: Mapping[str, tuple[TenantKey, ...]]
 
     def all_keys(self) -> Iterable[tuple[Tenant, TenantKey]]:
-        """Every key with its tenant."""
+        """Yield every key with its tenant."""
         for name, keys in self.keys.items():
             for key in keys:
                 yield self.tenants[name], key

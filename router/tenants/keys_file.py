@@ -27,7 +27,7 @@ from router.tenants.key_entries import Entry, KeyHash, KeysFileError, Moment, Re
 from router.tenants.keys import INDEX_BYTES, KeyTable, TenantKey
 
 TENANTS_MAX = 10_000
-"""As many label values as a metric takes (`router.tallies.SERIES_MAX`)."""
+"""Most tenants, as many as the label values of a metric (`router.tallies.SERIES_MAX`)."""
 
 _Limit = Annotated[int, Field(gt=0, le=10**15)]
 

@@ -7,8 +7,8 @@
     settle(used tokens) once the request has ended, or withdraw if no worker served it
 
 `router.shared.leases` shares a limit among replicas; this module adds words, headers and numbers. The headers
-are OpenAI's (platform.openai.com/docs/guides/rate-limits): the limit, what remains of it, and when more does,
-as the window forgets its oldest use. The remainder is that of all replicas a moment ago.
+are OpenAI's (platform.openai.com/docs/guides/rate-limits): the limit, its rest, and the time until more is
+left, as the window forgets its oldest use. The remainder is that of all replicas a moment ago.
 """
 
 from collections.abc import Callable
@@ -34,7 +34,7 @@ class Limiter:
 
     @property
     def degraded_reason(self) -> str | None:
-        """Why each replica keeps to its share of the limits now; None if they are counted together."""
+        """Reason why each replica keeps to its share of the limits now; None if they are counted together."""
         return self._leases.degraded_reason
 
     def admit(self, tenant: Tenant, tokens: int, decided: Callable[[Charge], None]) -> Charge:

@@ -93,7 +93,7 @@ class ChatTemplate:
                 **{**self._special_tokens, **values},
             )
         except (TemplateError, ArithmeticError, LookupError, TypeError, ValueError, AttributeError) as error:
-            # What it says may quote the prompt, so only its kind is told.
+            # The error may quote the prompt, so only its kind is told.
             raise NotTokenized(Cause.FAILED, f"the template refuses it ({type(error).__name__})") from error
         return _opened(text, final) if continue_final_message else text
 

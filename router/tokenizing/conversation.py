@@ -160,7 +160,7 @@ def _turn(message: Any, takes_parts: bool) -> Message:
         }
     else:
         lines = [text if isinstance(text, str) else text["text"] for text in texts]
-        # Of parts as text, vLLM drops the empty ones; those of a tool were parts first.
+        # vLLM drops empty text parts; those of a tool were parts first.
         turn = {"role": role, "content": "\n".join(lines if takes_parts else filter(None, lines))}
     if role == "assistant":
         if message.get("tool_calls"):

@@ -23,8 +23,8 @@ from router.tokenizing.segments import SegmentTokenizer
 from router.tokenizing.tokenizer_files import UnusableTokenizer, read_tokenizer
 
 RENDERED = frozenset((Endpoint.CHAT, Endpoint.COMPLETIONS))
-"""Endpoints whose prompts can be known. What is embedded has rules of its models' own, the Responses API and
-Anthropic's are turned into conversations by each engine in its own way."""
+"""Endpoints whose prompts can be known. Embedded prompts follow rules of their models; each engine turns
+prompts of the Responses API and Anthropic's into conversations in its own way."""
 
 
 class LocalTokenizer:
@@ -54,7 +54,7 @@ class LocalTokenizer:
     def packed(self, endpoint: Endpoint, body: bytes) -> list[bytes]:
         """Return the ids of a body's prompts, as 32-bit integers; raise NotTokenized if it fails."""
         try:
-            # Exact, as engines decode it: whole numbers of any size stay what they are.
+            # Exact, as engines decode it: whole numbers of any size stay as they are.
             fields: dict[str, Any] = msgspec.json.decode(body)
         except (ValueError, RecursionError) as error:
             raise NotTokenized(Cause.UNSUPPORTED, "it is JSON in some way of its own") from error

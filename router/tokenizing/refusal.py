@@ -1,10 +1,10 @@
-"""Why a prompt keeps its text identity although its model has a tokenizer."""
+"""Reasons why a prompt keeps its text identity although its model has a tokenizer."""
 
 from enum import StrEnum
 
 
 class Cause(StrEnum):
-    """Why a prompt was not turned into token ids."""
+    """Reason why a prompt was not turned into token ids."""
 
     UNSUPPORTED = "unsupported"
     """Its token ids cannot be known here: media, a template of its own."""

@@ -1,22 +1,22 @@
-r"""Token ids of long texts, of which only what is new is tokenized.
+r"""Token ids of long texts, of which only the new part is tokenized.
 
     <|im_start|>user\nHello<|im_end|>\n<|im_start|>assistant\n          a rendered conversation
     └─ segment ───────────┘└ segment ┘└─ segment ──────────────          each begins with a special token
 
-A tokenizer cuts its special tokens out of a text before it does anything else, and tokenizes what is between
+A tokenizer cuts its special tokens out of a text before it does anything else, and tokenizes the text between
 them piece by piece (``AddedVocabulary::extract_and_normalize`` of the ``tokenizers`` library). So ids of
 segments follow each other as those of the whole do, and a segment that was seen before is looked up: a
-conversation of 100,000 tokens costs what its last turn has.
+conversation of 100,000 tokens costs as much as its last turn.
 
 Only tokens at which that holds are cut at, found by `boundaries`:
 
 * it is matched in the text as it is (not normalized), anywhere (no ``single_word``), and takes no blanks
   around it (no ``lstrip``, ``rstrip``);
-* no other added token contains it or ends within it, so that wherever it stands it is matched;
+* no other added token contains it or ends within it, so that it is matched at any place;
 * it begins with no letter and has no blanks at its ends, so that its neighbours do not tell it from an end.
 
-A segment keeps the token that it begins with, so what a tokenizer does only at the start of a text (Metaspace
-with ``prepend_scheme: first``) it does only in the first one.
+A segment keeps the token that it begins with, so a tokenizer's rule for the start of a text (Metaspace
+with ``prepend_scheme: first``) applies only in the first one.
 """
 
 import secrets
@@ -48,7 +48,7 @@ class SegmentTokenizer:
     ) -> None:
         self._tokenizer = tokenizer
         self._remembered = remembered
-        # A seed that nobody knows, so that nobody can write a text with another's hash; other tokenizers'
+        # A secret seed, so that no client can write a text with another's hash; other tokenizers'
         # texts are other ones.
         self._seed = secrets.randbits(64)
         self.boundaries = boundaries(tokenizer, cut_at)[:BOUNDARIES_MAX]
@@ -127,8 +127,8 @@ def _disturbs(other: str, token: str) -> bool:
     if other != token and token in other:
         return True
     shorter = min(len(other), len(token))
-    # Begins before the token and ends within it. What begins within it comes too late: the leftmost is
-    # matched.
+    # True if it begins before the token and ends within it. One that begins within it comes too late: the
+    # leftmost is matched.
     return any(
         other.endswith(token[:length]) for length in range(1, shorter if other != token else len(token))
     )

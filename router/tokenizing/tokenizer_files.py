@@ -5,7 +5,7 @@
     chat_template.jinja     the template, if there is one: it wins
 
 (``tokenization_utils_tokenizers.py`` and ``tokenization_utils_base.py`` there.) Tokenizer classes that are
-built anew from a vocabulary, and rules for a class or a model that are in no file, are not followed.
+rebuilt from a vocabulary, and rules for a class or a model that are in no file, are not followed.
 """
 
 import json

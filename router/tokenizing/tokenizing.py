@@ -143,7 +143,7 @@ class Tokenizing:
                 identity = self._hasher.identify_packed(
                     parsed.ids_root, tokenizer.packed(parsed.endpoint, body)
                 )
-            except Exception as error:  # noqa: BLE001 - whatever it is, the request goes on
+            except Exception as error:  # noqa: BLE001 - after any error the request goes on
                 refusal = _refusal(error)
                 return self._as_it_is(parsed, refusal.cause, refusal.detail, perf_counter() - began_s)
             self._keep(key, identity)
@@ -243,7 +243,7 @@ class Tokenizing:
             found: Identity | BaseException = await run(
                 self._threads, lambda: self._hasher.identify_packed(key[0], answered(answer))
             )
-        except Exception as error:  # noqa: BLE001 - who waits goes on
+        except Exception as error:  # noqa: BLE001 - the waiting request goes on
             found = error
         self._ended(key, len(body), found)
 

@@ -146,7 +146,7 @@ def test_the_flag_of_vllms_router_says_how_its_engines_hand_over() -> None:
         ),
         ({"site": "a", "links": {"a->b": {"gbps": 1}}}, "'a->b' is not a link; write FROM>TO"),
         ({"site": "a", "links": {"a>a": {"gbps": 1}}}, "'a>a' is not a link"),
-        ({"links": {"b>a": {"gbps": 1}}}, "site must say where this gateway stands; give one of a, b"),
+        ({"links": {"b>a": {"gbps": 1}}}, "site must name this gateway's site; give one of a, b"),
         ({"site": "a", "links": {"b>a": {}}}, "gbps"),
         ({"site": "a", "links": {"b>a": {"gbps": 0}}}, "gbps"),
         ({"site": "a", "links": {"b>a": {"gbps": 1, "cap_ratio": 1.1}}}, "cap_ratio"),

@@ -187,7 +187,7 @@ def test_settings_of_two_sections_that_do_not_go_together_are_a_sentence() -> No
     with pytest.raises(SettingsError) as caught:
         load({"admin.host": "0.0.0.0"})
     (problem,) = caught.value.problems
-    assert problem.startswith("admin.host: the admin API would be open to whoever reaches 0.0.0.0")
+    assert problem.startswith("admin.host: the admin API would be open to all that reach 0.0.0.0")
 
 
 # Changes.

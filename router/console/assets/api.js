@@ -1,4 +1,4 @@
-// The admin API: the token, and calls that say in words what went wrong.
+// The admin API: the token, and calls with errors in words.
 
 const KEY = "cacheway.token";
 
@@ -7,7 +7,7 @@ const BASE = new URL(import.meta.url).pathname.replace(/\/console\/assets\/[^/]*
 
 export const TIMEOUT_MS = 15000;
 
-/** What the API answered instead of what was asked for. */
+/** Error that the API answered. */
 export class Refused extends Error {
   constructor(status, message) {
     super(message);

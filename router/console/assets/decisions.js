@@ -1,4 +1,4 @@
-// Decisions as they come, the newest first. The list stands still while somebody reads it: when it is paused,
+// Decisions as they come, the newest first. The list stands still while the operator reads it: when it is paused,
 // pointed at or focused.
 import { byId, el, say } from "./dom.js";
 import { clock, count, seconds, tokens } from "./units.js";
@@ -55,7 +55,7 @@ function row(decision, n) {
     "button",
     { type: "button", class: "decision" },
     el("span", { class: "when" }, clock(decision.ended_unix_s)),
-    el("span", { class: "name" }, decision.worker ?? "nobody"),
+    el("span", { class: "name" }, decision.worker ?? "no worker"),
     el("span", { class: "badge", "data-bad": failed }, spaced(failed ? decision.outcome : decision.reason)),
     el("span", { class: "small" }, figures(decision)),
   );

@@ -49,7 +49,7 @@ function show({ title, body, yes, danger = false, act }) {
   });
 }
 
-/** Ask for the token; it is tried at once by whoever asked. */
+/** Ask for the token; the caller tries it at once. */
 export function askToken(wrong) {
   const input = el("input", { type: "password", id: "token", autocomplete: "off", spellcheck: "false", autofocus: true });
   return ask({

@@ -1,4 +1,4 @@
-// Building elements. Whatever comes from outside becomes text, never markup: nothing here or elsewhere in the
+// Building elements. All text from outside becomes text, never markup: nothing here or elsewhere in the
 // page sets innerHTML.
 
 /** An element with attributes and children; strings become text, null and false are left out. */
@@ -32,7 +32,7 @@ export function byId(id) {
   return document.getElementById(id);
 }
 
-/** Set an element's text, unless it is what it was: a live region would be read again. */
+/** Set an element's text, unless it is unchanged: a live region would be read again. */
 export function say(element, text) {
   if (element.textContent !== text) element.textContent = text;
 }

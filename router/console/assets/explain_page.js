@@ -20,7 +20,7 @@ export class ExplainPage {
     });
   }
 
-  /** Ask again for the latest requests, unless somebody is about to choose one. */
+  /** Ask again for the latest requests, unless the operator is about to choose one. */
   follow() {
     const list = byId("explain-recent");
     if (!list.matches(":hover") && !list.contains(document.activeElement)) this.open();
@@ -94,7 +94,7 @@ function drawn({ decision, policy, request, candidates, not_candidates: others, 
       "p",
       { class: "small wrap" },
       `${policy.name} counts in ${policy.unit}, the lowest wins. The prompt has ${count(request.prompt_tokens)} tokens`,
-      `${request.model ? ` for ${request.model}` : ""}${past ? "; what it left in the cache itself is found now" : ""}.`,
+      `${request.model ? ` for ${request.model}` : ""}${past ? "; its own blocks in the cache are found now" : ""}.`,
     ),
     candidates.length ? listed(candidates, unit) : null,
     others.length

@@ -1,9 +1,9 @@
 // The fleet map: one button per worker. Few workers are cards with figures; many are tiles whose fill is the
 // backlog and whose bar at the right is the cache, painted on a canvas behind the buttons (tiles.js). Colour never
-// stands alone: the fill's height says the same, and what is not healthy has a sign and a border of its own.
+// stands alone: the fill's height says the same, and unhealthy workers have a sign and a border of their own.
 //
-// Workers keep their places while somebody points at the map or moves in it with the keyboard: sorting by what
-// changes every second would pull them away.
+// Workers keep their places while the operator points at the map or moves in it with the keyboard: sorting by
+// values that change every second would pull them away.
 import { byId, el, say } from "./dom.js";
 import { condition } from "./store.js";
 import { FULL_S, Inks, SHADES_S, Tiles, fullness, shade } from "./tiles.js";
@@ -51,7 +51,7 @@ export class FleetMap {
     this.#legend();
   }
 
-  /** Show what changed. */
+  /** Show the changes. */
   update(changes) {
     if (changes.all || changes.members) {
       this.arrange();
@@ -229,7 +229,7 @@ export class FleetMap {
     if (had) box.querySelector(`[data-is="${had}"]`)?.focus();
   }
 
-  /** Swatches are tiles themselves, so that they look like what they explain. */
+  /** Swatches are tiles themselves, so that they look like those of the map. */
   #legend() {
     const sample = (backlogS, heldPercent) => {
       const tiles = new Tiles([{ key: 0, backlog_s: backlogS, held_percent: heldPercent }]);

@@ -1,5 +1,5 @@
-// The side panel: one worker, or one decision. It asks the admin API for what the stream does not say, again and
-// again while it is open. Escape closes it and gives the focus back to where it came from.
+// The side panel: one worker, or one decision. It asks the admin API for details beyond the stream, again and
+// again while it is open. Escape closes it and returns the focus.
 import { call, Refused, workerPath } from "./api.js";
 import { ask } from "./dialogs.js";
 import { byId, el, meter, pairs, say } from "./dom.js";
@@ -194,7 +194,7 @@ export class Inspector {
           "p",
           { class: same ? "" : "problem" },
           same
-            ? `${counted(same, "healthy worker")} of the same kind ${same === 1 ? "takes" : "take"} over; what it has cached must be computed again there.`
+            ? `${counted(same, "healthy worker")} of the same kind ${same === 1 ? "takes" : "take"} over; its cached blocks must be computed again there.`
             : "No other healthy worker of the same kind is left to take over.",
         ),
       ],
@@ -226,7 +226,7 @@ const SAID = {
   starting: "It was not asked yet, or has not answered for the first time.",
   unhealthy: "It does not answer health checks.",
   ejected: "Requests failed there: it gets none for a while.",
-  "on trial": "Requests failed there: a few try whether it is well.",
+  "on trial": "Requests failed there: a few requests test it.",
 };
 
 function said(value, how) {

@@ -62,7 +62,7 @@ export class TenantsPage {
   }
 }
 
-/** A limit, and what this replica knows to be left of it. */
+/** A limit, and its rest as known to this replica. */
 function limited(limit, left, said) {
   if (limit === null || limit === undefined) return el("span", { class: "quiet" }, "no limit");
   return left === undefined || left === null ? said(limit) : `${said(left)} left of ${said(limit)}`;

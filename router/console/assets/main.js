@@ -1,4 +1,4 @@
-// The page: one stream in, views that draw what it changed, once per frame at most.
+// The page: one stream in, views that draw its changes, once per frame at most.
 import { call } from "./api.js";
 import { Charts } from "./charts.js";
 import { Decisions } from "./decisions.js";

@@ -3,7 +3,7 @@ import { call } from "./api.js";
 import { byId, el } from "./dom.js";
 
 export class Pages {
-  /** `pages` are named by their fragments; each has `open()`, which asks the API for what it shows. */
+  /** `pages` are named by their fragments; each has `open()`, which asks the API for its content. */
   constructor(pages) {
     this.pages = pages;
     this.links = [...document.querySelectorAll("#pages a")];
@@ -23,7 +23,7 @@ export class Pages {
     this.#reveal(); // at once, so that what is there can take the focus
   }
 
-  /** Ask again for what the page shows, as after a change or with another token. */
+  /** Ask again for the page's content, as after a change or with another token. */
   refresh() {
     this.pages[this.current]?.open?.();
   }
@@ -43,7 +43,7 @@ export class Pages {
   }
 }
 
-/** Fill a box with what the API answers, or with what went wrong. */
+/** Fill a box with the API's answer, or with its error. */
 export async function filled(box, path, draw) {
   try {
     const answer = await call(path);

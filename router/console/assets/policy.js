@@ -1,4 +1,4 @@
-// Switching the policy, for all replicas, with a comment for those who wonder later.
+// Switching the policy, for all replicas, with a comment for the history.
 import { ask } from "./dialogs.js";
 import { byId, el, say } from "./dom.js";
 import { Refused } from "./api.js";
@@ -33,7 +33,7 @@ export async function switchPolicy(call) {
     ],
     yes: "Switch",
     act: async () => {
-      if (choice.value === active) throw new Refused(0, `${active} is what decides now.`);
+      if (choice.value === active) throw new Refused(0, `${active} decides already.`);
       await call("/settings", {
         method: "PATCH",
         body: { values: { "placement.policy": choice.value }, comment: comment.value },
@@ -46,5 +46,5 @@ export async function switchPolicy(call) {
 /** What a policy picks, in the gateway's words. */
 function picks(known) {
   if (!known) return "";
-  return `${known.picks}${known.uses_cache ? "" : " It does not look at what is cached."}`;
+  return `${known.picks}${known.uses_cache ? "" : " It ignores cached blocks."}`;
 }

@@ -3,7 +3,7 @@ import { byId, el, meter, pairs, say, table } from "./dom.js";
 import { bandwidth, bytes, count, counted, duration, percent, seconds, tokens } from "./units.js";
 import { linkState } from "./words.js";
 
-/** Panels that are hidden while the fleet does not use what they show. */
+/** Panels that are hidden while the fleet does not use their subject. */
 const UNUSED = new Set(["buckets", "links"]);
 
 const EMPTY = {
@@ -27,7 +27,7 @@ export class Sections {
       const drawn = draw(this.store.sections[name], this);
       if (UNUSED.has(name)) box.closest(".panel").hidden = !drawn;
       box.replaceChildren(drawn ?? el("p", { class: "empty" }, EMPTY[name] ?? ""));
-      // Nobody loses what they have in hand because a figure changed.
+      // The operator keeps the focus although a figure changed.
       if (held) byId(held)?.focus();
     }
   }

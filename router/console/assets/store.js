@@ -1,4 +1,4 @@
-// What the stream has told so far. Views ask this; nobody else keeps state of the fleet.
+// What the stream has told so far. Views ask this; no other module keeps state of the fleet.
 
 const DECISIONS_KEPT = 200;
 
@@ -21,7 +21,7 @@ export class Store {
     this.decisionsSeen = 0;
   }
 
-  /** Take in an event. Returns what it changed: {all, members, loads: Set of keys, sections: Set, samples, decisions}. */
+  /** Take in an event. Returns the changes: {all, members, loads: Set of keys, sections: Set, samples, decisions}. */
   take({ event, data }) {
     if (event === "state") return this.#state(data);
     if (event === "change") return this.#change(data);
@@ -108,7 +108,7 @@ export class Store {
   }
 }
 
-/** One word for how a worker is: its state, or what its circuit makes of it. */
+/** One word for a worker's condition: its state, or that of its circuit. */
 export function condition(worker) {
   if (worker.state === "healthy" && worker.circuit === "open") return "ejected";
   if (worker.state === "healthy" && worker.circuit === "half_open") return "on trial";

@@ -1,4 +1,4 @@
-// Light or dark: as the system says, unless somebody chose. The choice is kept in this browser.
+// Light or dark: as the system says, unless the operator chose. The choice is kept in this browser.
 import { byId, say } from "./dom.js";
 
 const NEXT = { automatic: "light", light: "dark", dark: "automatic" };

@@ -1,4 +1,4 @@
-// What is cached where: the starts of prompts that save most, and what each worker is believed to hold.
+// Cached blocks: the starts of prompts that save most, and the blocks that each worker is believed to hold.
 import { byId, el, meter, table } from "./dom.js";
 import { filled, wide } from "./pages.js";
 import { clock, count, percent, tokens } from "./units.js";
@@ -59,7 +59,7 @@ function workers(said) {
       each.full_ratio === null ? "" : meter(each.full_ratio, percent(each.full_ratio), "cache"),
       percent(each.tree_ratio),
     ]),
-    "What workers hold",
+    "Cached blocks of workers",
   );
-  return [wide("What workers hold", listed), said.omitted ? el("p", { class: "small" }, `${count(said.omitted)} more are not listed.`) : null];
+  return [wide("Cached blocks of workers", listed), said.omitted ? el("p", { class: "small" }, `${count(said.omitted)} more are not listed.`) : null];
 }

@@ -14,7 +14,7 @@ export class TroubleList {
     this.connection = { live: "connecting" };
     this.lost = this.#row("connection", "warning");
     this.lost.element.append(el("button", { type: "button", class: "plain", onclick: retry }, "Try now"));
-    // The seconds tick once a second; the sentence around them is what is announced.
+    // The seconds tick once a second; only the sentence around them is announced.
     setInterval(() => this.tick(), 1000);
   }
 
@@ -26,7 +26,7 @@ export class TroubleList {
     document.documentElement.dataset.live = live;
     const said = { connecting: "Connecting", live: "Live", lost: "Not live", locked: "Token needed" }[live];
     say(byId("live-said"), said);
-    // While it connects again nothing is known yet: what was said stays.
+    // While it connects again nothing is known yet: the last message stays.
     if (live === "live") this.lost.element.remove();
     if (live === "lost" || live === "locked") {
       const why = connection.why ? ` (${connection.why})` : "";

@@ -84,7 +84,7 @@ const momentFormat = new Intl.DateTimeFormat("en-GB", {
   second: "2-digit",
 });
 
-/** Day and time here, of Unix seconds: for what may be older than today. */
+/** Day and time here, of Unix seconds: for times that may be older than today. */
 export function moment(unixS) {
   return momentFormat.format(new Date(unixS * 1000));
 }

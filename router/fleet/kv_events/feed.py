@@ -1,7 +1,7 @@
 """One publisher of a worker: its socket, the order of its batches, and their events.
 
     socket ── numbers ──> `Sequence` ── batches in order ──> `Decoder` ── events ──> residency
-                              └── what is missing ──> a task that asks for it
+                              └── missing batches ──> a task that asks for them
 
 ZeroMQ is an extra, imported when the first feed is opened.
 """
@@ -51,7 +51,7 @@ class Feed:
     """One publisher.
 
     Attributes:
-        endpoint: Where it is subscribed, as an address.
+        endpoint: Address of its subscription.
         understood_us: Log time at which the last batch was applied; 0 for none.
         lag_s: Age of that batch by the engine's clock; None if it has no time.
         doubted: The worker is said to have lost everything, and its next batch will decide.
@@ -118,7 +118,7 @@ class Feed:
             self.subscription.arm()
 
     def check(self, start: Callable[[Coroutine[None, None, None], str], asyncio.Task[None]]) -> None:
-        """Note a new connection of the publisher, and ask for what is missing."""
+        """Note a new connection of the publisher, and ask for missing batches."""
         subscription, sequence = self.subscription, self.sequence
         if subscription is None:
             return

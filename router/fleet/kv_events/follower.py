@@ -7,7 +7,7 @@
     refused      the gateway may not connect to its events
     connecting   no connection yet, or none any more
     joining      old batches are asked for
-    partial      what is told is true, but not all: history describes it
+    partial      the events are true, but not complete: history describes it
     live         everything its engine holds is known: its events describe it (`state.slot_registers`)
 
 After a restart, or a gap that hides removals, earlier use is forgotten up to the oldest prefill still under
@@ -117,7 +117,7 @@ class Follower:
 
     @property
     def asking(self) -> bool:
-        """True while an answer is awaited that may change what is known."""
+        """True while an answer is awaited that may change the known blocks."""
         return any(feed.sequence.asked is not None for feed in self.feeds)
 
     @property
@@ -191,7 +191,7 @@ class Follower:
         left_out = self._pace.due(loss.value)
         if left_out is not None:
             logger.warning(
-                "what a worker's KV events said is void: %s; history describes its cache meanwhile",
+                "a worker's KV events are void: %s; history describes its cache meanwhile",
                 "its engine is another process" if loss is Loss.RESTART else "some are missing for good",
                 extra={
                     "event": "kv_events.lost",
@@ -287,7 +287,7 @@ class Follower:
     def compare(self) -> None:
         """Correct a part of the tree by the engine's blocks, if all of them are known.
 
-        Before that is published, the tree is bounded by what the worker is believed to hold. An engine with
+        Before that is published, the tree is bounded by the worker's believed capacity. An engine with
         more, in host memory say, would be corrected without end, and never `settled`.
         """
         if not self.settled or self.state is not State.LIVE or not self._fleet.tracks(self.worker_id):

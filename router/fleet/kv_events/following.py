@@ -1,4 +1,4 @@
-"""Follows the KV events of workers, each by one replica, and publishes what their engines hold.
+"""Follows the KV events of workers, each by one replica, and publishes the blocks of their engines.
 
     registry ──whose turn?──> Follower per place  ── every 50 ms: read, tell ──> the shared log
                                   └── sockets that are idle wake the loop
@@ -70,7 +70,7 @@ _LOOPBACK = ("localhost", "127.0.0.1", "::1")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FollowingRules:
-    """Which workers to follow, if `on`.
+    """Workers to follow, if `on`.
 
     The operator chose where the workers `named` in the settings publish; `timeout_s` is for an engine's
     answer.

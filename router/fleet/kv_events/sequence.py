@@ -1,15 +1,15 @@
 """Numbers of one publisher's batches: gaps, replays, restarts, late joins.
 
-Each process numbers its batches from 0, and some may never come: ZeroMQ drops what a subscriber reads too
-slowly, and what is sent before a subscription has arrived. A publisher keeps its latest batches (10,000 in
+Each process numbers its batches from 0, and some may never come: ZeroMQ drops batches that a subscriber reads
+too slowly, and those sent before a subscription has arrived. A publisher keeps its latest batches (10,000 in
 vLLM's distributed/kv_events.py) and sends them again on request. So:
 
     joining ──replay from 0──> complete      all batches of the process are known
         └───────────────────> partial        only later ones: true, but not all
-    complete ── gap, or connected again ──> asked for what comes after the last batch, and for that one too:
+    complete ── gap, or connected again ──> asked for the batches after the last one, and for that one too:
         the same bytes      the same process: go on
         other bytes, none   another process with an empty cache: all is lost, join again
-        it is gone already  what is missing will never come: all is lost, partial
+        it is gone already  the missing ones will never come: all is lost, partial
     partial ── connected again ──> asked for everything: complete, or as before
 
 The last batch has a time stamp, so it identifies its process; any other number that comes again is another

@@ -136,7 +136,7 @@ async def replay(
     socket = context.socket(zmq.DEALER)
     try:
         _prepare(socket, endpoint)
-        # Publishers drop what does not fit into the connection (ROUTER), so all of it is taken at once.
+        # Publishers drop messages that do not fit into the connection (ROUTER), so all are taken at once.
         socket.set(zmq.RCVHWM, 2 * HELD_MAX)
         try:
             socket.connect(endpoint)

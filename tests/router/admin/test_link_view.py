@@ -157,7 +157,7 @@ def test_the_sentence_says_what_both_sides_would_take() -> None:
     )
     assert explained(HOME).startswith("prefilled locally (below_threshold): ")
     alone = msgspec.structs.replace(AWAY, local_s=-1.0, kv_bytes=-1, threshold_tokens=0)
-    assert "nobody prefills locally" in explained(alone)
+    assert "no worker prefills locally" in explained(alone)
     assert "KV of unknown weight" in explained(alone)
     assert explained(alone).endswith("40% full")
 

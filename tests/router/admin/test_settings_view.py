@@ -189,7 +189,7 @@ async def test_the_policies_are_told_with_what_they_decide_now(setup: Setup) -> 
         ["placement", "prefill"],
         True,
     )
-    assert first["picks"].startswith("What a placement costs")
+    assert first["picks"].startswith("Cost of a placement")
     assert page["decode_only"]["decides"] == ["decode"]
     assert page["shadow"] is None
 

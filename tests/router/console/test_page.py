@@ -140,7 +140,7 @@ async def test_degraded_states_come_and_go_in_plain_words(visit: Visit) -> None:
 
     app.fleet.trouble = Conditions(redis="connection refused")
     app.fleet.change(2, state="unhealthy")
-    await expect(box).to_contain_text("Replicas do not share what they know: connection refused.")
+    await expect(box).to_contain_text("Replicas do not share their state: connection refused.")
     await expect(box).to_contain_text("1 of 8 workers does not answer health checks: 10.0.0.3:30000.")
     await expect(box).to_contain_text("Requests are served")
 
@@ -259,7 +259,7 @@ async def test_the_policy_is_switched_after_a_confirmation(visit: Visit) -> None
     await expect(dialog).to_contain_text("Lowest cost for this request and those behind it.")
 
     await dialog.get_by_label("Policy").select_option("round_robin")
-    await expect(dialog).to_contain_text("One after the other. It does not look at what is cached.")
+    await expect(dialog).to_contain_text("One after the other. It ignores cached blocks.")
     await dialog.get_by_label("Why").fill("compare")
     await dialog.get_by_role("button", name="Switch").click()
 

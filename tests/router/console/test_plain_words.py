@@ -56,7 +56,7 @@ def test_every_condition_that_there_is_can_be_told() -> None:
 def test_without_redis_it_says_that_requests_are_served() -> None:
     trouble = said(Conditions(redis="connection refused"))["redis"]
 
-    assert trouble.what == "Replicas do not share what they know: connection refused."
+    assert trouble.what == "Replicas do not share their state: connection refused."
     assert "Requests are served" in trouble.effect
     assert trouble.severity == "warning"
 

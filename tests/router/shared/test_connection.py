@@ -232,7 +232,7 @@ def test_a_stall_of_this_process_is_not_taken_for_silence() -> None:
     ("answer", "why"),
     [
         (b"", "closed by server"),
-        (b"+OK\r\n+surprise\r\n", "nobody asked for"),
+        (b"+OK\r\n+surprise\r\n", "without a call for it"),
         (b"HTTP/1.1 400 Bad Request\r\n\r\n", "Protocol error"),
         (b"-MOVED nowhere\r\n", "not enough values"),
         (b"*2\r\n:1\r\n-LOADING the dataset\r\n-LOADING the dataset\r\n", "LOADING the dataset"),
