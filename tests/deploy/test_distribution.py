@@ -14,7 +14,18 @@ import pytest
 
 ROOT = Path(__file__).parents[2]
 DOCKERFILE = (ROOT / "Dockerfile").read_text()
-TOOLS = {"client", "demo", "engine", "ideal", "locustfile", "locusts", "plan", "processes", "progress"}
+TOOLS = {
+    "client",
+    "command_line",
+    "demo",
+    "engine",
+    "ideal",
+    "locustfile",
+    "locusts",
+    "plan",
+    "processes",
+    "progress",
+}
 TOOLS |= {"profile", "replay", "report", "scenario", "simulator", "traces", "workload"}
 """The users' tools and the modules that they need; the rest of `loadtest` is the laboratory."""
 

@@ -25,7 +25,7 @@ def digest(bench: Bench) -> tuple[Any, ...]:
         bench.shared.fleet.snapshot(),
         len(bench.shared.ops),
         gateway.placing.decider.placed_count,
-        repr(gateway.placing._attempts),
+        repr(gateway.placing.next_attempt_id.__self__.__reduce__()),  # type: ignore[attr-defined]
         gateway.reports.decisions.cursor,
         gateway.sending.inflight,
         [said.request_id for said in gateway.placing.room.tickets()],
