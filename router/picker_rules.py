@@ -116,13 +116,13 @@ class PickerRules:
     )
     pass_any_path: bool = setting(
         False,  # noqa: FBT003 - a default
-        "Whether a request for any path goes to a worker. Engines have paths there by which a client flushes "
+        "Forward requests for any path to a worker. Engines have paths there by which a client flushes "
         "caches or loads adapters. Without it only the endpoints of docs/endpoints.md, "
         "upstream.pass_through, /v1/models and /health do; others get 404.",
     )
     decode_sidecars: bool = setting(
         False,  # noqa: FBT003 - a default
-        "Whether decode workers stand behind llm-d's sidecar, which sends the prefill to the worker that the "
+        "Decode workers stand behind llm-d's sidecar, which sends the prefill to the worker that the "
         "header x-prefiller-host-port names. Without it a request for prefill and decode workers gets 503.",
     )
     streams_max: int = setting(

@@ -17,24 +17,19 @@ backlog also drains with time. While a worker has room:
 * The best ticket for it is ours: that request decides afresh, for the cache may have changed, and goes.
 * There is none, and the worker is idle: the best ticket of its lanes. It goes if starting there is predicted
   cheaper than waiting; if not, it is offered no idle worker for ``ask_s``.
-* It is another replica's, which sees the same. If that leaves the room unused for the grace time, the best of
-  the remaining replicas is next, ours or not: were it the best of ours, each replica would send one. The
-  time begins again when a prefill there ends: then those may go that declined.
+* It is another replica's. If that leaves the room unused for the grace time, the best of the remaining
+  replicas is next, ours or not. The time begins again when a prefill there ends.
 
 A request that declines (its worker is another now, or it waits for a leader) leaves the room to the next one.
 
-**Decode workers.** A request that lacks only the room to be decoded is *gated*: it waits for any worker of
-its lane, and decides when decode workers are relieved. No smaller one passes the best one, or that would wait
-for ever. An empty decode worker takes any request, so none stands idle.
+**Decode workers.** A request that lacks only room to be decoded is *gated*: it waits for any worker of its
+lane, and decides when decode workers are relieved. No smaller one passes it. An empty one takes any request.
 
-**Links.** A request that waits for a link waits for one worker behind it, which may be idle. It is asked
-again after `WAITING_FOR_LINK_US`, and lets others pass.
+**Links.** A request that waits for a link decides again after `WAITING_FOR_LINK_US`, and lets others pass.
 
-**Asking again.** When a prompt is placed, by any replica, requests that share more of its start than they had
-cached decide afresh; so do, in each look, the few that decided longest ago: their worker may have left.
-
-The owner brings clock and timers. A look dispatches at most `MOVED_MAX` requests, and leaves the rest to the
-next turn of the loop.
+**Asking again.** When a prompt is placed, requests that share more of its start than they had cached decide
+again; so do, in each look, the few that decided longest ago. A look dispatches at most `MOVED_MAX` requests.
+The owner brings clock and timers.
 """
 
 from collections import deque

@@ -7,20 +7,16 @@ possible, but never so little that it stands still. A worker *has room* while
     requests < running_max                the engine runs no more at a time; the next one would wait in it
     tokens held < kv_ratio_max * capacity    likewise
 
-**The target.** An engine stands still if it is done before the next request arrives. A target of T predicted
-seconds really takes r*T, if it needs r of the predicted time: it prefills several prompts in one step, or on
-several data-parallel ranks at once, or the prediction was too careful. The time from its first token to the
-next request there (the log's lag, two ways through the network, the engine's tokeniser) does not shrink with
-r. So
+**The target.** A backlog of T predicted seconds takes r*T: an engine prefills several prompts in one step or on
+several ranks, or the prediction was too careful. The time until the next request arrives there (log lag,
+network, tokeniser) does not shrink with r. So
 
     target = min(target_s / r, target_s_max)    r = mean of min(1, observed / predicted time to first token)
 
-over requests that found a backlog: one on an idle worker tells nothing about queues, and the service model
-learns its error (`policies.estimates.costs`). Late ones count as 1: a mean in which late ones make up for
-early ones would be 1 for an unpredictable engine, and that needs the longer queue, since it stands still when
-it is early and gains nothing when it is late. r is a ratio, so a prompt of 100 s counts like one of 0.1 s.
-All replicas share it (`policies.EarlyRatio`): one that saw room where the others see none would send past the
-best of the queue.
+over requests that found a backlog; the service model learns from those that found none
+(`policies.estimates.costs`). Late ones count as 1: an unpredictable engine needs the longer queue, since it
+idles when it is early and gains nothing when it is late. All replicas share r (`policies.EarlyRatio`), so that
+none sends past the best of the queue.
 
 **The caps.** Our own count of requests in flight always counts. An engine's report adds unknown load
 (`policies.state.slot_registers`), as long as it is fresh: a stale report is ignored, and never stops dispatch

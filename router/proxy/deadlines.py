@@ -21,7 +21,7 @@ DUE_AT_ONCE_MAX = 100
 class Deadlines(dict[Item, float]):
     """Items that wait equally long, and the deadline of each by the loop's clock. Pop an item to forget it.
 
-    If the delay becomes shorter, add waiting ones anew, or they end late.
+    If the delay becomes shorter, add waiting items again, or they end late.
     """
 
     __slots__ = ("_delay_s", "_fires_s", "_loop", "_on_due", "_timer")
