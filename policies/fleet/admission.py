@@ -7,16 +7,15 @@ possible, but never so little that it stands still. A worker *has room* while
     requests < running_max                the engine runs no more at a time; the next one would wait in it
     tokens held < kv_ratio_max * capacity    likewise
 
-**The target.** A backlog of T predicted seconds takes r*T: an engine prefills several prompts in one step or on
-several ranks, or the prediction was too careful. The time until the next request arrives there (log lag,
+**The target.** A backlog of T predicted seconds takes r*T: an engine prefills several prompts in one step or
+on several ranks, or the prediction was too careful. The time until the next request arrives there (log lag,
 network, tokeniser) does not shrink with r. So
 
     target = min(target_s / r, target_s_max)    r = mean of min(1, observed / predicted time to first token)
 
 over requests that found a backlog; the service model learns from those that found none
 (`policies.estimates.costs`). Late ones count as 1: an unpredictable engine needs the longer queue, since it
-idles when it is early and gains nothing when it is late. All replicas share r (`policies.EarlyRatio`), so that
-none sends past the best of the queue.
+idles when it is early and gains nothing when it is late. All replicas share r (`policies.EarlyRatio`).
 
 **The caps.** Our own count of requests in flight always counts. An engine's report adds unknown load
 (`policies.state.slot_registers`), as long as it is fresh: a stale report is ignored, and never stops dispatch
