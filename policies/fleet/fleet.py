@@ -1,7 +1,7 @@
 """The fleet's state: a fold over the shared log (design law 2).
 
-Owns the workers, their caches (`radix.PrefixTree`), loads (`policies.state.loads`) and learned facts. Replicas
-that saw the same operations decide the same: operations commute and repeat harmlessly.
+Owns the workers, their caches (`radix.PrefixTree`), loads (`policies.state.loads`) and learned facts.
+Replicas that saw the same operations decide the same: operations commute and repeat harmlessly.
 
     WorkerPut, WorkerGone   newest (time, replica) wins; a removal also forgets the worker's cache
     Placed                  reserves load, and inserts the prompt: a burst of requests with one
