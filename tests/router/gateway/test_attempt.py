@@ -1,5 +1,7 @@
 """One attempt: the calls to its request in each state. ``test_exchange.py`` covers the clients' view."""
 
+import gc
+
 from fakes.gateway import SSE, Bench, chat
 
 from loadtest.bench.request import EVENT, STREAM_HEAD, Stage, small_request
@@ -16,6 +18,10 @@ def attempt_of(exchange: RequestExchange) -> WorkerAttempt:
 
 def phase_of(exchange: RequestExchange) -> Phase:
     return exchange._record.phase
+
+
+def attempts_alive() -> int:
+    return sum(isinstance(each, WorkerAttempt) for each in gc.get_objects())
 
 
 def test_an_answer_goes_through_the_states(bench: Bench) -> None:
@@ -82,3 +88,22 @@ async def test_whole_chunks_pass_as_they_came_and_count_as_if_parsed() -> None:
     client.connection_lost(None)
     assert request.take_chunk is None
     stage.close()
+
+
+async def test_an_attempt_whose_stream_ended_is_freed_at_once() -> None:
+    """Its request and what takes its chunks refer to each other: the collector would come much later."""
+    stage = Stage()
+    client = stage._clients[0]
+    chunk = b"%x\r\n%b\r\n" % (len(EVENT), EVENT)
+    gc.collect()
+    gc.disable()
+    before = attempts_alive()
+    try:
+        client.data_received(small_request(stream=True))
+        (connection,) = stage._asked["plain"]
+        for read in (STREAM_HEAD + chunk, chunk, chunk, b"0\r\n\r\n"):
+            connection.data_received(read)
+        assert attempts_alive() == before
+    finally:
+        gc.enable()
+        stage.close()
