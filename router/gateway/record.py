@@ -199,8 +199,7 @@ class RequestRecord(msgspec.Struct, eq=False):
             fields["cached_tokens"] = attempt.chosen.safe_tokens
             fields["uncached_tokens"] = attempt.chosen.uncached_tokens
             fields["estimated_ttft_s"] = int(attempt.chosen.estimated_ttft_s * 1e6) / 1e6
-            answered_s = self.began_s or self.first_byte_s
-            if answered_s:
+            if answered_s := self.began_s or self.first_byte_s:
                 fields["ttft_s"] = int((answered_s - self.received_s) * 1e6) / 1e6
         if self.continued:
             fields["continued"] = self.continued
@@ -221,8 +220,7 @@ class RequestRecord(msgspec.Struct, eq=False):
             usage = pair.understood(find_usage(parsed.endpoint, pair.usage), usage)
         elif usage is not None:
             usage = gateway.placing.feedback.understood(attempt.worker_id, usage)
-        # None if nothing says when the worker was asked.
-        ttft_s = self.first_byte_s - attempt.started_s if attempt.started_s else None
+        ttft_s = self.first_byte_s - attempt.started_s if attempt.started_s else None  # start not known
         decode_s = gateway.now_s() - self.first_byte_s
         self._close("completed", status, now_us, self.first_byte_s + decode_s, usage)
         gateway.metrics.answered(
