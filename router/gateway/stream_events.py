@@ -45,6 +45,5 @@ def is_over(endpoint: Endpoint | None, end: bytes) -> bool:
     if endpoint not in SPEAKS_EARLY:
         return _DONE.search(end) is not None
     named = _LAST_EVENT.search(end)
-    if named is not None and end.endswith(_BLANKS, named.end()):
-        return True
-    return _END_OF_LAST.search(end) is not None
+    whole = named is not None and end.endswith(_BLANKS, named.end())
+    return whole or _END_OF_LAST.search(end) is not None

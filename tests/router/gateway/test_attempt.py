@@ -2,13 +2,15 @@
 
 import gc
 
+import pytest
 from fakes.gateway import SSE, Bench, chat
 
-from loadtest.bench.request import EVENT, STREAM_HEAD, Stage, small_request
+from loadtest.bench.request import EVENT, STREAM_HEAD, Stage, small_answer, small_request, streamed_answer
 from router.errors import WorkerSilent
 from router.gateway.attempt import NO_HEAD, WorkerAttempt
 from router.gateway.exchange import RequestExchange
 from router.gateway.phase import Phase
+from router.gateway.record import RequestRecord
 
 
 def attempt_of(exchange: RequestExchange) -> WorkerAttempt:
@@ -20,8 +22,9 @@ def phase_of(exchange: RequestExchange) -> Phase:
     return exchange._record.phase
 
 
-def attempts_alive() -> int:
-    return sum(isinstance(each, WorkerAttempt) for each in gc.get_objects())
+def alive() -> int:
+    kinds = (RequestExchange, RequestRecord, WorkerAttempt)
+    return sum(isinstance(each, kinds) for each in gc.get_objects())
 
 
 def test_an_answer_goes_through_the_states(bench: Bench) -> None:
@@ -90,20 +93,18 @@ async def test_whole_chunks_pass_as_they_came_and_count_as_if_parsed() -> None:
     stage.close()
 
 
-async def test_an_attempt_whose_stream_ended_is_freed_at_once() -> None:
-    """Its request and what takes its chunks refer to each other: the collector would come much later."""
-    stage = Stage()
-    client = stage._clients[0]
-    chunk = b"%x\r\n%b\r\n" % (len(EVENT), EVENT)
+@pytest.mark.parametrize("pairs", [False, True])
+@pytest.mark.parametrize("stream", [False, True])
+async def test_a_request_that_ended_is_freed_at_once(pairs: bool, stream: bool) -> None:
+    """In a cycle it would keep its record and the end of its answer until the collector comes."""
+    stage = Stage(pairs=pairs)
+    answer = streamed_answer() if stream else small_answer()
     gc.collect()
     gc.disable()
-    before = attempts_alive()
     try:
-        client.data_received(small_request(stream=True))
-        (connection,) = stage._asked["plain"]
-        for read in (STREAM_HEAD + chunk, chunk, chunk, b"0\r\n\r\n"):
-            connection.data_received(read)
-        assert attempts_alive() == before
+        before = alive()
+        await stage.round(small_request(stream=stream), answer)
+        assert alive() == before
     finally:
         gc.enable()
         stage.close()
