@@ -11,10 +11,13 @@ All else goes through the parser, which then says again where chunks begin.
 CHUNK_BYTES_MAX = 4096
 """Longest payload in bytes that passes without the parser."""
 
-SIZES = {digits % size: size for size in range(1, CHUNK_BYTES_MAX + 1) for digits in (b"%x", b"%X")}
-"""Payload bytes by the first line of a chunk."""
-
 EVENT_END = b"\n\n"
 
 CHUNK_END = EVENT_END + b"\r\n"
 """End of a chunk that ends with an event."""
+
+SIZES = {
+    digits % size: size for size in range(len(EVENT_END), CHUNK_BYTES_MAX + 1) for digits in (b"%x", b"%X")
+}
+"""Payload bytes by the first line of a chunk. In a shorter one the end of that line would look like a part of
+`CHUNK_END`."""

@@ -214,7 +214,7 @@ class Metrics:
         self,
         streamed: bool,
         ttft_s: float,
-        ttft_error_s: float,
+        ttft_error_s: float | None,
         decode_s: float,
         pieces: int,
         predicted_cached_tokens: int,
@@ -226,7 +226,7 @@ class Metrics:
         Args:
             streamed: True for a stream: only then the first byte is the first token.
             ttft_s: From the client's last byte to the answer's first.
-            ttft_error_s: Observed minus predicted, of the attempt that answered.
+            ttft_error_s: Observed minus predicted, of the attempt that answered; None if that is not known.
             decode_s: From the answer's first byte to its end.
             pieces: Number of pieces: about its tokens, where the worker did not report those.
             predicted_cached_tokens: Prediction of placement.
@@ -236,7 +236,8 @@ class Metrics:
         output_tokens = None if usage is None else usage.completion_tokens
         if streamed:
             self.distributions[families.TTFT_SECONDS].observe(ttft_s)
-            self.distributions[families.TTFT_ERROR].observe(ttft_error_s)
+            if ttft_error_s is not None:
+                self.distributions[families.TTFT_ERROR].observe(ttft_error_s)
             steps = (output_tokens or pieces) - 1
             if steps > 0:
                 self.distributions[families.ITL_SECONDS].observe(decode_s / steps)

@@ -199,7 +199,7 @@ def described(decision: RecentDecision) -> dict[str, Any]:
         "wait_s": round(decision.wait_s, 6),
         "predicted_ttft_s": round(chosen.estimated_ttft_s, 6) if chosen is not None else None,
         "ttft_s": round(decision.first_byte_s - attempt.started_s, 6)
-        if attempt is not None and first_byte and not decision.continued
+        if attempt is not None and attempt.started_s and first_byte and not decision.continued
         else None,
         "ttft_since_arrival_s": round(decision.first_byte_s - decision.received_s, 6) if first_byte else None,
         "duration_s": round(decision.ended_s - decision.received_s, 6),

@@ -180,6 +180,6 @@ _LINES = {
         logging.WARNING,
         "worker failed requests in a row and is ejected: only probes go there until they succeed",
     ),
-    Circuit.HALF_OPEN: ("worker.probed", logging.INFO, "a request probes an ejected worker"),
+    Circuit.HALF_OPEN: ("worker.probed", logging.INFO, "an ejected worker gets one request as a probe"),
     Circuit.CLOSED: ("worker.restored", logging.INFO, "an ejected worker takes requests again"),
 }

@@ -167,7 +167,7 @@ class WorkerAttempt(msgspec.Struct, eq=False):
         record, events, upstream, client = self.record, self.events, self.upstream, self.client
         if events is None or not isinstance(upstream, PooledRequest) or upstream.sink is not self:
             return
-        if not isinstance(client, Answer) or not client.passes_chunks:
+        if not isinstance(client, Answer) or not client.chunked:
             return
 
         def take(chunk: bytes, size: int) -> None:

@@ -417,8 +417,9 @@ class RequestExchange:
             self._parsing = None
         self._attempt = None
         self._gateway.sending.exchanges.pop(self, None)
-        if self._dispatcher is not None and (before is Phase.QUEUED or before is Phase.BETWEEN):
-            self._dispatcher.end()
+        dispatcher, self._dispatcher = self._dispatcher, None  # which refers to this
+        if dispatcher is not None and (before is Phase.QUEUED or before is Phase.BETWEEN):
+            dispatcher.end()
         record.ended(outcome, status, error)
 
 

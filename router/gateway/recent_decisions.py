@@ -33,7 +33,8 @@ class RecentDecision(msgspec.Struct, frozen=True, gc=False):
         ended_us, ended_s: Log time; monotonic seconds.
         endpoint: None if it was rejected before that was known.
         prefix_key: 64-bit hash of the first block of its prompt; 0 if it was not parsed.
-        attempt: The last one, of a pair the prefill worker's; None if it was never sent.
+        attempt: The last one; None if it was never sent. Of a pair, the prefill worker's. Its ``started_s``
+            is 0 if nothing says when the worker was asked (`router.picker`).
         offload: The choice of the prefill's site, by an option; None if there was no choice.
         received_s: Monotonic seconds when the request was complete.
         first_byte_s: Monotonic seconds of the answer's first byte; 0 if none came.
@@ -112,6 +113,7 @@ class RecentDecisions:
             decision.ended_s - decision.attempt.started_s
             for decision in self._ring
             if decision.attempt is not None
+            and decision.attempt.started_s
             and (decision.attempt.worker_id in places or decision.decode_worker in places)
             and decision.outcome == "completed"
         ][-STAYS_MAX:]

@@ -199,8 +199,7 @@ class RequestRecord(msgspec.Struct, eq=False):
             fields["cached_tokens"] = attempt.chosen.safe_tokens
             fields["uncached_tokens"] = attempt.chosen.uncached_tokens
             fields["estimated_ttft_s"] = int(attempt.chosen.estimated_ttft_s * 1e6) / 1e6
-            answered_s = self.began_s or self.first_byte_s
-            if answered_s:
+            if answered_s := self.began_s or self.first_byte_s:
                 fields["ttft_s"] = int((answered_s - self.received_s) * 1e6) / 1e6
         if self.continued:
             fields["continued"] = self.continued
@@ -221,13 +220,13 @@ class RequestRecord(msgspec.Struct, eq=False):
             usage = pair.understood(find_usage(parsed.endpoint, pair.usage), usage)
         elif usage is not None:
             usage = gateway.placing.feedback.understood(attempt.worker_id, usage)
-        ttft_s = self.first_byte_s - (attempt.started_s or self.first_byte_s)
+        ttft_s = self.first_byte_s - attempt.started_s if attempt.started_s else None  # start not known
         decode_s = gateway.now_s() - self.first_byte_s
         self._close("completed", status, now_us, self.first_byte_s + decode_s, usage)
         gateway.metrics.answered(
             parsed.stream,
             (self.began_s or self.first_byte_s) - self.received_s,
-            ttft_s - attempt.chosen.estimated_ttft_s,
+            None if ttft_s is None else ttft_s - attempt.chosen.estimated_ttft_s,
             decode_s,
             self.pieces,
             attempt.chosen.safe_tokens,
@@ -240,7 +239,7 @@ class RequestRecord(msgspec.Struct, eq=False):
         if usage is not None and pair is not None:
             flushed = pair.learn(usage, self.first_byte_s, now_us)
         elif usage is not None:
-            prefill_s = ttft_s if parsed.stream and attempt.started_s else None  # 0: when is not known
+            prefill_s = ttft_s if parsed.stream else None
             flushed = gateway.placing.feedback.answered(parsed, attempt, usage, prefill_s, now_us, decode_s)
         else:
             flushed = False

@@ -25,11 +25,9 @@ _TOKEN_EVENT = re.compile(rb"^event:(?! ?" + _EARLY + rb"\r?\n) ?[\w.]+\r?\n", r
 _ANY_DATA = re.compile(rb"^data:", re.MULTILINE)
 
 _LAST = rb"(?:message_stop|response\.(?:completed|incomplete|failed))"
-_LAST_EVENT = re.compile(
-    rb"^event: ?" + _LAST + rb"\r?\n(?s:.*)\n\r?\n\Z"  # with its whole data
-    rb'|"type": ?"' + _LAST + rb'"\}\r?\n\r?\n\Z',  # the end of a longer one
-    re.MULTILINE,
-)
+_LAST_EVENT = re.compile(rb"^event: ?" + _LAST + rb"\r?\n", re.MULTILINE)
+_END_OF_LAST = re.compile(rb'"type": ?"' + _LAST + rb'"\}\r?\n\r?\n\Z')  # of one longer than what is kept
+_BLANKS = (b"\n\n", b"\n\r\n")
 _DONE = re.compile(rb"^data: ?\[DONE\]\s*\Z", re.MULTILINE)
 
 
@@ -44,5 +42,8 @@ def has_token(endpoint: Endpoint | None, data: bytes) -> bool:
 
 def is_over(endpoint: Endpoint | None, end: bytes) -> bool:
     """Return True if a stream's last bytes hold its whole last event, not an error that breaks it off."""
-    pattern = _LAST_EVENT if endpoint in SPEAKS_EARLY else _DONE
-    return pattern.search(end) is not None
+    if endpoint not in SPEAKS_EARLY:
+        return _DONE.search(end) is not None
+    named = _LAST_EVENT.search(end)
+    whole = named is not None and end.endswith(_BLANKS, named.end())
+    return whole or _END_OF_LAST.search(end) is not None

@@ -118,7 +118,7 @@ class PickedExchange(RequestExchange):
             workers = {"cacheway.worker": moved.attempt.worker_id}
             record.spans.sent(moved.attempt, workers, self._gateway.now_s())
         record.attempts += 1
-        record.attempt = moved.attempt
+        record.attempt = moved.attempt = msgspec.structs.replace(moved.attempt, started_s=0.0)
         attempt.reservation = moved
         return True
 
@@ -137,7 +137,6 @@ class PickedExchange(RequestExchange):
             moved.make()
         except (RouterError, OpRefused):
             return None
-        moved.attempt = msgspec.structs.replace(decision.attempt, started_s=0.0)
         return moved
 
     def finish(self, outcome: str, status: int, error: RouterError | None = None) -> None:

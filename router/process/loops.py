@@ -7,7 +7,8 @@ from collections.abc import Awaitable, Callable, Iterable
 logger = logging.getLogger(__name__)
 
 RESTART_S = 1.0
-"""Between the end of a task that must not end and its next start. It doubles while the task ends soon."""
+"""Between the end of a task that must not end and its next start, in seconds. It doubles up to
+`RESTART_S_MAX` while the task ends sooner than `SOON_S` after its start."""
 
 RESTART_S_MAX = 30.0
 SOON_S = 60.0
@@ -44,6 +45,7 @@ async def _forever(name: str, run: Callable[[], Awaitable[None]]) -> None:
             logger.error("task ended: it starts again", extra={"event": "task.ended", "task": name})
         except Exception:
             logger.exception("task failed: it starts again", extra={"event": "task.failed", "task": name})
-        soon = clock() - started_s < SOON_S
+        if clock() - started_s >= SOON_S:
+            pause_s = RESTART_S
         await asyncio.sleep(pause_s)
-        pause_s = min(2 * pause_s, RESTART_S_MAX) if soon else RESTART_S
+        pause_s = min(2 * pause_s, RESTART_S_MAX)

@@ -83,7 +83,8 @@ class Answer(RequestResponseCycle):
     """Receiver of a streamed body, once it has asked for it."""
     forwarded_for = ""
     _head_sent = False
-    _chunked = False
+    chunked = False
+    """True if its body goes out in chunks."""
     _bodyless = False
     _left_bytes: int | None = None
     body_bytes = 0
@@ -177,11 +178,6 @@ class Answer(RequestResponseCycle):
             if protocol.flow.write_paused:
                 exchange.pause()
 
-    @property
-    def _is_cut_off(self) -> bool:
-        """True if the rest of its body, which is streamed, is not wanted."""
-        return self.refusal is not None or not self.body_complete
-
     # ports.StreamingConnection
 
     def read_body(self, sink: BodySink) -> None:
@@ -248,17 +244,16 @@ class Answer(RequestResponseCycle):
         elif length is not None:
             self._left_bytes = length
         elif self._can_chunk:
-            self._chunked = True
+            self.chunked = True
             framing = b"transfer-encoding: chunked\r\n"
         else:
             self.keep_alive = False
         if length is not None and status != 204:
             framing = b"content-length: %d\r\n" % length
-        ending = self._protocol.ending
         if self.keep_alive and (
-            (self.streams and self._is_cut_off)
-            or self.refusal is not None
-            or (ending.begun and self._protocol.is_last())
+            self.refusal is not None
+            or (self.streams and not self.body_complete)
+            or (self._protocol.ending.begun and self._protocol.is_last())
         ):
             self.keep_alive = False
         head = b"%b%b%b%b" % (
@@ -278,18 +273,13 @@ class Answer(RequestResponseCycle):
             self._pass_on(b"", data)
 
     def send_chunk(self, chunk: bytes) -> None:
-        """Pass on a whole chunk as it came; only if `passes_chunks`."""
+        """Pass on a whole chunk as it came; only if `chunked`."""
         if not (self.disconnected or self.response_complete):
             self._protocol.transport.write(chunk)
 
-    @property
-    def passes_chunks(self) -> bool:
-        """True if a chunk of the worker can be one of the answer."""
-        return self._chunked and not self._bodyless
-
     def _pass_on(self, head: bytes, data: bytes) -> None:
         transport = self._protocol.transport
-        if self._chunked:
+        if self.chunked:
             if len(data) <= JOINED_BYTES_MAX:
                 transport.write(b"%b%x\r\n%b\r\n" % (head, len(data), data))
             else:
@@ -311,7 +301,7 @@ class Answer(RequestResponseCycle):
         if self._left_bytes:
             self.abort()
             return
-        if self._chunked:
+        if self.chunked:
             self._protocol.transport.write(b"0\r\n\r\n")
         self.response_complete = True
         self.exchange = self.sink = None
@@ -319,7 +309,7 @@ class Answer(RequestResponseCycle):
             self._protocol.flow.held = False
         if self.counted_bytes:
             self.release_body()
-        if self.refusal is not None or (self.streams and self._is_cut_off):
+        if self.refusal is not None or (self.streams and not self.body_complete):
             self._protocol.close_politely()  # its body may still be on its way
             return
         if not self.keep_alive:
@@ -334,7 +324,7 @@ class Answer(RequestResponseCycle):
         self.exchange = self.sink = None
         self.release_body()
         protocol = self._protocol
-        if self._head_sent and not self._chunked and self._left_bytes is None:
+        if self._head_sent and not self.chunked and self._left_bytes is None:
             # The end of the connection would end this answer: only a reset tells the client that it is cut.
             sock: socket.socket | None = protocol.transport.get_extra_info("socket")
             if sock is not None:

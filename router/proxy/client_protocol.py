@@ -539,13 +539,10 @@ class GatewayProtocol(HttpToolsProtocol):
                 cycle.keep_alive = False
             super()._start_asgi_task(cycle, app)
             return
-        self._take_turn(cycle)
+        self._turn = cycle
+        if cycle.judged and not cycle.body_complete and cycle.refusal is None:
+            self._ask_for_body(cycle)
         self._advance()
-
-    def _take_turn(self, answer: Answer) -> None:
-        self._turn = answer
-        if answer.judged and not answer.body_complete and answer.refusal is None:
-            self._ask_for_body(answer)
 
     def _advance(self) -> None:
         if self._advancing:  # an exchange answered at once: the loop below continues

@@ -499,7 +499,7 @@ class WorkerConnection(asyncio.Protocol):
             self._pool.release(self)
         else:
             self.drop()
-        sink, request.sink = request.sink, None
+        sink, request.sink, request.take_chunk = request.sink, None, None
         if sink is not None:
             sink.upstream_end()
 

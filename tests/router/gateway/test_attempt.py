@@ -1,12 +1,16 @@
 """One attempt: the calls to its request in each state. ``test_exchange.py`` covers the clients' view."""
 
+import gc
+
+import pytest
 from fakes.gateway import SSE, Bench, chat
 
-from loadtest.bench.request import EVENT, STREAM_HEAD, Stage, small_request
+from loadtest.bench.request import EVENT, STREAM_HEAD, Stage, small_answer, small_request, streamed_answer
 from router.errors import WorkerSilent
 from router.gateway.attempt import NO_HEAD, WorkerAttempt
 from router.gateway.exchange import RequestExchange
 from router.gateway.phase import Phase
+from router.gateway.record import RequestRecord
 
 
 def attempt_of(exchange: RequestExchange) -> WorkerAttempt:
@@ -16,6 +20,11 @@ def attempt_of(exchange: RequestExchange) -> WorkerAttempt:
 
 def phase_of(exchange: RequestExchange) -> Phase:
     return exchange._record.phase
+
+
+def alive() -> int:
+    kinds = (RequestExchange, RequestRecord, WorkerAttempt)
+    return sum(isinstance(each, kinds) for each in gc.get_objects())
 
 
 def test_an_answer_goes_through_the_states(bench: Bench) -> None:
@@ -82,3 +91,20 @@ async def test_whole_chunks_pass_as_they_came_and_count_as_if_parsed() -> None:
     client.connection_lost(None)
     assert request.take_chunk is None
     stage.close()
+
+
+@pytest.mark.parametrize("pairs", [False, True])
+@pytest.mark.parametrize("stream", [False, True])
+async def test_a_request_that_ended_is_freed_at_once(pairs: bool, stream: bool) -> None:
+    """In a cycle it would keep its record and the end of its answer until the collector comes."""
+    stage = Stage(pairs=pairs)
+    answer = streamed_answer() if stream else small_answer()
+    gc.collect()
+    gc.disable()
+    try:
+        before = alive()
+        await stage.round(small_request(stream=stream), answer)
+        assert alive() == before
+    finally:
+        gc.enable()
+        stage.close()

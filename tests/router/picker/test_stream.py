@@ -1,5 +1,5 @@
 import json
-from typing import Any
+from typing import Any, cast
 
 import orjson
 import pytest
@@ -7,7 +7,8 @@ from fakes.gateway import Bench, chat
 from fakes.handover import PairBench
 from fakes.proxy_stream import CHAT, Proxy, destination_of, joined, set_headers
 
-from policies import Finished, FirstToken, Fitted, Placed
+from policies import Attempt, Finished, FirstToken, Fitted, Placed
+from router.admin.decisions_view import described
 from router.errors import WorkerSilent
 from router.handover import Leg
 from router.picker.exchange import PickedExchange, Reach
@@ -343,6 +344,45 @@ def test_how_long_a_worker_took_is_not_learned_if_nothing_says_when_it_was_asked
     proxy.answer(b'data: {"choices":[{"delta":{"content":"a"}}]}\n\n' + USAGE)
     proxy.answer(b"data: [DONE]\n\n", ends=True)
     assert not bench.shared.said(Fitted)
+    (decision,) = bench.gateway.reports.decisions.since(0)[0]
+    assert described(decision)["ttft_s"] is None
+    assert described(decision)["ttft_since_arrival_s"] == 5.0
+    assert bench.gateway.reports.decisions.stay_s({second}) is None
+    assert bench.metrics.exposition()[0].count(b"cacheway_ttft_error_seconds_count 0.0") == 1
+    proxy.check()
+
+
+class SeenSpans:
+    """Notes when each decision began, by its span."""
+
+    def __init__(self) -> None:
+        self.begun_s: list[float] = []
+
+    def begin(self, *_: object) -> "SeenSpans":
+        return self
+
+    def sent(self, attempt: Attempt, _workers: object, _now_s: float) -> bytes:
+        self.begun_s.append(attempt.started_s)
+        return b""
+
+    def left(self, _code: str, _now_s: float) -> None:
+        pass
+
+    def ended(self, *_: object, **_more: object) -> None:
+        pass
+
+
+def test_the_span_of_a_moved_decision_begins_when_it_moved() -> None:
+    spans = SeenSpans()
+    bench = Bench(spans=cast(Any, spans))
+    proxy = Proxy(bench, reach=Reach(fallbacks=1))
+    proxy.head()
+    choice, *_ = proxy.body(chat())
+    asked_s = bench.time.time()
+    bench.time.advance(5.0)
+    proxy.answer_head(served=destination_of(choice).split(",")[1])
+    proxy.answer(b"{}", ends=True)
+    assert spans.begun_s == [asked_s, asked_s + 5.0]
     proxy.check()
 
 

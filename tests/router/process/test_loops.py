@@ -67,3 +67,28 @@ async def test_a_task_that_fails_at_once_starts_again_after_longer_and_longer_pa
     with pytest.raises(asyncio.CancelledError):
         await loops._forever("fragile", run)
     assert pauses == [1.0, 2.0, 4.0, 8.0, 16.0, 30.0, 30.0]
+
+
+async def test_a_task_that_ran_for_long_starts_again_at_once_however_often_it_failed_before(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    pauses: list[float] = []
+    runs_s = iter([0.0, 0.0, 0.0, loops.SOON_S, 0.0])
+    loop = asyncio.get_running_loop()
+    now_s = loop.time()
+
+    async def pause(seconds: float) -> None:
+        pauses.append(seconds)
+        if len(pauses) == 5:
+            raise asyncio.CancelledError
+
+    async def run() -> None:
+        nonlocal now_s
+        now_s += next(runs_s)
+        raise ZeroDivisionError
+
+    monkeypatch.setattr(loops.asyncio, "sleep", pause)
+    monkeypatch.setattr(loop, "time", lambda: now_s)
+    with pytest.raises(asyncio.CancelledError):
+        await loops._forever("fragile", run)
+    assert pauses == [1.0, 2.0, 4.0, 1.0, 2.0]

@@ -495,6 +495,7 @@ async def test_a_whole_chunk_of_events_passes_as_it_came(stream: Any, size: str)
         chunk_of(EVENT)[:-4],
         chunk_of(EVENT)[1:],
         chunk_of(EVENT[:-1]),
+        chunk_of(b"\n"),
         chunk_of(EVENT) * 2,
         chunk_of(EVENT) + b"0\r\n\r\n",
         b"+" + chunk_of(EVENT),
