@@ -14,7 +14,6 @@ the stream still holds. No request waits for Redis: without it each process know
 
 import asyncio
 import logging
-import time
 from collections import OrderedDict, defaultdict
 from collections.abc import Callable, Mapping
 
@@ -62,6 +61,8 @@ _decode = msgspec.msgpack.Decoder(dict[str, bytes]).decode
 class SessionHomes:
     """What one process tells and hears of sessions. For use from the event loop's thread.
 
+    ``now_us`` is log time: ids of entries are times of Redis, and the clock of a host may be wrong.
+
     Attributes:
         dropped: Words that other replicas did not get, since Redis did not take them in time.
     """
@@ -72,9 +73,9 @@ class SessionHomes:
         url: str,
         keys: Keys,
         replica: str,
-        now_unix_s: Callable[[], float] = time.time,
+        now_us: Callable[[], int],
     ) -> None:
-        self._key, self._now_unix_s = keys.sessions, now_unix_s
+        self._key, self._now_us = keys.sessions, now_us
         name = f"cacheway-sessions-{replica}"
         self._telling = RedisLink(url, TIMEOUT_S, home=keys.log, name=name)
         self._reading = RedisLink(url, TIMEOUT_S, home=keys.log, name=f"{name}-reader")
@@ -169,7 +170,7 @@ class SessionHomes:
         )
         if not reply:
             return position
-        now_ms = self._now_unix_s() * 1000
+        now_ms = self._now_us() / 1000
         for entry_id, fields in reply[0][1]:
             position = parse_id(entry_id)
             age_s = max(now_ms - position[0], 0.0) / 1000

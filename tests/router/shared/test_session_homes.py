@@ -2,6 +2,7 @@
 
 import asyncio
 import logging
+import time
 from collections.abc import AsyncIterator, Callable
 
 import msgspec
@@ -46,11 +47,14 @@ async def make(redis_url: str, namespace: str) -> AsyncIterator[Make]:
     """Start the homes of a replica."""
     replicas = []
 
-    def start(
-        name: str = "r1", url: str = redis_url, now_unix_s: float | None = None, **rules: float
-    ) -> Replica:
-        clock = {} if now_unix_s is None else {"now_unix_s": lambda: now_unix_s}
-        homes = SessionHomes(SessionRules(**rules), url, Keys(namespace), name, **clock)  # type: ignore[arg-type]
+    def start(name: str = "r1", url: str = redis_url, now_us: int | None = None, **rules: float) -> Replica:
+        homes = SessionHomes(
+            SessionRules(**rules),  # type: ignore[arg-type]
+            url,
+            Keys(namespace),
+            name,
+            lambda: time.time_ns() // 1000 if now_us is None else now_us,
+        )
         replicas.append(Replica(homes))
         return replicas[-1]
 
@@ -123,7 +127,7 @@ async def test_the_age_of_a_word_is_told(make: Make, redis_url: str, namespace: 
     with Redis.from_url(redis_url) as redis:
         for at_ms, session in ((10_000, 1), (60_000, 2)):
             redis.xadd(Keys(namespace).sessions, {"h": entry_of([(session, "w1:80")])}, id=f"{at_ms}-1")
-    one = make(now_unix_s=50.0)
+    one = make(now_us=50_000_000)
     await until(lambda: len(one.heard) == 2)
     assert one.ages == [40.0, 0.0]
 
