@@ -238,6 +238,8 @@ def test_values_that_are_none_are_refused_by_name(values: dict[str, Any], said: 
         ({"engines": {"kind": "vllm-pd"}, "kvEvents": {"enabled": True}}, "plain engines"),
         ({"gateway": {"enabled": False}}, "only prefills"),
         ({"picker": {"enabled": True}, "discovery": {"namespaces": ["other"]}}, "one namespace"),
+        ({"remotePrefill": {"workers": ["http://p:30000 8998"]}}, "remotePrefill.networks"),
+        ({"gateway": {"enabled": False}, "engines": {"kind": "sglang-prefill"}}, "remotePrefill.networks"),
     ],
 )
 def test_values_that_contradict_each_other_stop_the_rendering(values: dict[str, Any], said: str) -> None:
@@ -245,6 +247,20 @@ def test_values_that_contradict_each_other_stop_the_rendering(values: dict[str, 
 
     with pytest.raises(helm_python.HelmError, match=said):
         rendered_files(values)
+
+
+@needs_helm
+@pytest.mark.parametrize(("kind", "policies"), [("none", 0), ("sglang-pd", 2)])
+def test_only_engines_of_this_release_are_shut_off_but_from_the_other_site(kind: str, policies: int) -> None:
+    """A policy for engines of another release would let nobody but the other site in."""
+    remote = {"workers": ["http://p:30000 8998 site=dc2"], "networks": ["10.2.0.0/16"]}
+    objects = charted({"engines": {"kind": kind}, "pd": {"enabled": True}, "remotePrefill": remote})
+    found = [
+        each
+        for each in of_kind(objects, "NetworkPolicy")
+        if "cacheway.io/role" in json.dumps(each["spec"]["podSelector"])
+    ]
+    assert len(found) == policies
 
 
 OPTIONS: dict[str, dict[str, Any]] = {
