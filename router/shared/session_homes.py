@@ -81,7 +81,7 @@ class SessionHomes:
         self._reading = RedisLink(url, TIMEOUT_S, home=keys.log, name=f"{name}-reader")
         self._due: OrderedDict[int, str] = OrderedDict()
         self._on, self._wake = asyncio.Event(), asyncio.Event()
-        self._lost = False
+        self._failing: set[str] = set()
         self.dropped = 0
         self.use(rules)
 
@@ -128,10 +128,10 @@ class SessionHomes:
             try:
                 await self._tell()
             except StateError as error:
-                self._note(error)
+                self._note("told", error)
                 await asyncio.sleep(PAUSE_S)
             else:
-                self._note(None)
+                self._note("told", None)
                 await asyncio.sleep(INTERVAL_S)
 
     async def _tell(self) -> None:
@@ -158,9 +158,12 @@ class SessionHomes:
             await self._on.wait()
             try:
                 position = await self._hear(position, heard)
-            except StateError:
+            except StateError as error:
+                self._note("heard", error)
                 position = START  # another server may have another stream
                 await asyncio.sleep(PAUSE_S)
+            else:
+                self._note("heard", None)
 
     async def _hear(self, position: StreamId, heard: Heard) -> StreamId:
         """Read once; return the id of the last entry."""
@@ -191,16 +194,22 @@ class SessionHomes:
                 if await link.replaced():
                     link.lose("the Sentinels name another primary")
 
-    def _note(self, error: StateError | None) -> None:
-        """Log that telling fails, or works again, once for each."""
-        if error is not None and not self._lost:
+    def _note(self, part: str, error: StateError | None) -> None:
+        """Log that telling or hearing fails, or that both work again, once for each."""
+        before = bool(self._failing)
+        if error is None:
+            self._failing.discard(part)
+        else:
+            self._failing.add(part)
+        if self._failing and not before:
             logger.warning(
-                "sessions are not told to other replicas",
-                extra={"event": "sessions.degraded", "reason": str(error)},
+                "sessions are not shared with other replicas: each knows its own; see to Redis",
+                extra={"event": "sessions.degraded", "part": part, "reason": str(error)},
             )
-        elif error is None and self._lost:
-            logger.info("sessions are told to other replicas again", extra={"event": "sessions.recovered"})
-        self._lost = error is not None
+        elif before and not self._failing:
+            logger.info(
+                "sessions are shared with other replicas again", extra={"event": "sessions.recovered"}
+            )
 
 
 def entry_of(homes: list[tuple[int, str]]) -> bytes:
