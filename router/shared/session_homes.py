@@ -61,19 +61,12 @@ _decode = msgspec.msgpack.Decoder(dict[str, bytes]).decode
 class SessionHomes:
     """What one process tells and hears of sessions. For use from the event loop's thread.
 
-    ``now_us`` is log time: ids of entries are times of Redis, and the clock of a host may be wrong.
-
     Attributes:
         dropped: Words that other replicas did not get, since Redis did not take them in time.
     """
 
     def __init__(
-        self,
-        rules: SessionRules,
-        url: str,
-        keys: Keys,
-        replica: str,
-        now_us: Callable[[], int],
+        self, rules: SessionRules, url: str, keys: Keys, replica: str, now_us: Callable[[], int]
     ) -> None:
         self._key, self._now_us = keys.sessions, now_us
         name = f"cacheway-sessions-{replica}"
@@ -81,7 +74,7 @@ class SessionHomes:
         self._reading = RedisLink(url, TIMEOUT_S, home=keys.log, name=f"{name}-reader")
         self._due: OrderedDict[int, str] = OrderedDict()
         self._on, self._wake = asyncio.Event(), asyncio.Event()
-        self._failing: set[str] = set()
+        self._failing: frozenset[str] = frozenset()
         self.dropped = 0
         self.use(rules)
 
@@ -127,12 +120,11 @@ class SessionHomes:
             await self._wake.wait()
             try:
                 await self._tell()
+                self._note("told", None)
+                await asyncio.sleep(INTERVAL_S)
             except StateError as error:
                 self._note("told", error)
                 await asyncio.sleep(PAUSE_S)
-            else:
-                self._note("told", None)
-                await asyncio.sleep(INTERVAL_S)
 
     async def _tell(self) -> None:
         """Append one entry; what Redis did not take stays due, unless there is a newer word."""
@@ -158,12 +150,11 @@ class SessionHomes:
             await self._on.wait()
             try:
                 position = await self._hear(position, heard)
+                self._note("heard", None)
             except StateError as error:
                 self._note("heard", error)
                 position = START  # another server may have another stream
                 await asyncio.sleep(PAUSE_S)
-            else:
-                self._note("heard", None)
 
     async def _hear(self, position: StreamId, heard: Heard) -> StreamId:
         """Read once; return the id of the last entry."""
@@ -173,7 +164,7 @@ class SessionHomes:
         )
         if not reply:
             return position
-        now_ms = self._now_us() / 1000
+        now_ms = self._now_us() / 1000  # log time, as in the ids: the clock of a host may be wrong
         for entry_id, fields in reply[0][1]:
             position = parse_id(entry_id)
             age_s = max(now_ms - position[0], 0.0) / 1000
@@ -196,20 +187,15 @@ class SessionHomes:
 
     def _note(self, part: str, error: StateError | None) -> None:
         """Log that telling or hearing fails, or that both work again, once for each."""
-        before = bool(self._failing)
-        if error is None:
-            self._failing.discard(part)
-        else:
-            self._failing.add(part)
+        before = self._failing
+        self._failing = before - {part} if error is None else before | {part}
         if self._failing and not before:
             logger.warning(
                 "sessions are not shared with other replicas: each knows its own; see to Redis",
                 extra={"event": "sessions.degraded", "part": part, "reason": str(error)},
             )
         elif before and not self._failing:
-            logger.info(
-                "sessions are shared with other replicas again", extra={"event": "sessions.recovered"}
-            )
+            logger.info("replicas share sessions again", extra={"event": "sessions.recovered"})
 
 
 def entry_of(homes: list[tuple[int, str]]) -> bytes:

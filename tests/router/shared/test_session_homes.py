@@ -165,9 +165,7 @@ async def test_a_replica_that_only_hears_says_so_if_it_cannot(
         make()
         await until(lambda: degraded(caplog) == 1)
         redis.delete(Keys(namespace).sessions)
-        await until(
-            lambda: any("shared with other replicas again" in each.message for each in caplog.records)
-        )
+        await until(lambda: any("replicas share sessions again" in each.message for each in caplog.records))
 
 
 async def test_what_redis_did_not_take_is_told_later(
@@ -182,9 +180,7 @@ async def test_what_redis_did_not_take_is_told_later(
         one.homes.tell(1, "w2:80")
         redis.delete(Keys(namespace).sessions)
         await until(lambda: other.heard == {1: "w2:80"})
-        await until(
-            lambda: any("shared with other replicas again" in each.message for each in caplog.records)
-        )
+        await until(lambda: any("replicas share sessions again" in each.message for each in caplog.records))
 
 
 async def test_what_others_wrote_is_passed_over(make: Make, redis_url: str, namespace: str) -> None:
