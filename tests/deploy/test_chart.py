@@ -380,6 +380,20 @@ def test_everything_that_values_say_is_in_the_objects() -> None:
 
 
 @needs_helm
+@pytest.mark.parametrize("selector", ["cacheway.io/role=plain", "app=sglang,tier=a"])
+def test_a_picker_reaches_the_pods_of_its_pool(selector: str) -> None:
+    """To probe them: most pools are of pods that were there before, without labels of ours."""
+    objects = charted({"picker": {"enabled": True, "selector": selector}})
+    (pool,) = of_kind(objects, "InferencePool")
+    labels = pool["spec"]["selector"]["matchLabels"]
+    policies = [each for each in of_kind(objects, "NetworkPolicy") if each["metadata"]["name"] == "cacheway"]
+    peers = [peer for rule in policies[0]["spec"]["egress"] for peer in rule.get("to", [])]
+    selectors = [peer["podSelector"] for peer in peers if "podSelector" in peer]
+    roles = {"matchExpressions": [{"key": "cacheway.io/role", "operator": "Exists"}]}
+    assert {"matchLabels": labels} in selectors or (roles in selectors and "cacheway.io/role" in labels)
+
+
+@needs_helm
 def test_a_picker_is_asked_by_a_route_to_its_pool() -> None:
     objects = charted(OPTIONS["picker"], name="llm")
     (pool,) = of_kind(objects, "InferencePool")
