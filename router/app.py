@@ -140,9 +140,10 @@ class GatewayProcess:
         self.tenants = TenantSide(settings, keyring, log, redis_url, self.metrics)
         self.own_policies = OwnPolicies(settings.placement, self._own_policy_off)
         names = Keys(settings.shared.namespace)
-        self.session_homes = SessionHomes(settings.placement, redis_url, names, self.replica)
+        self.session_homes = SessionHomes(
+            settings.placement, redis_url, names, self.replica, self.clock.now_us
+        )
         self._make_gateway(settings, files)
-        names = Keys(settings.shared.namespace)
         uses = AdapterUses(self.clock.now_us, redis_url, names, self.replica)
         self.models = ModelSide(self.gateway, self.workers.client, self._tokenizing, uses)
         self.models.use(settings)

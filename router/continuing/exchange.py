@@ -135,9 +135,10 @@ class KeptExchange(RequestExchange):
         assert dispatcher is not None
         assert record.endpoint is not None
         sessions, headers = self._gateway.sessions, self._request.headers
+        made = None if record.parsed is None else record.parsed.choice
         try:
             parsed = yield from self._gateway.reader.parse_in_steps(
-                record.endpoint, self._request.body, record.tenant, headers
+                record.endpoint, self._request.body, record.tenant, headers, made
             )
             self._parsing = None
             parsed = kept.reread(parsed)

@@ -24,7 +24,7 @@ from router.gateway.endpoints import Endpoint
 from router.gateway.forwarding import CONTEXT_HEADERS, HOPS_HEADER, Forwarding
 from router.gateway.identity import PromptHasher
 from router.gateway.large import Parsing, parse_in_steps
-from router.gateway.parsing import Identifier, ParsedRequest
+from router.gateway.parsing import Identifier, ModelChoice, ParsedRequest
 from router.gateway.priorities import PRIORITY_HEADER, Priorities
 from router.gateway.worker_names import WorkerNames
 from router.proxy import Header
@@ -33,6 +33,7 @@ from router.tenant import Tenant
 
 TIMEOUT_HEADER = b"x-request-timeout"
 
+Headers = Sequence[Header]
 _TIMEOUT = re.compile(rb"\s*(\d{1,9}(?:\.\d{1,9})?)\s*(ms|s)?\s*")
 
 ID_BYTES = 16
@@ -103,9 +104,7 @@ class RequestReader:
         self.hides = details == "none" or (details == "names" and door.hands_out_keys)
         self.shows_names = details == "names"
         self.names = WorkerNames(self.hasher)
-        self.parse: Callable[[Endpoint, bytes, Tenant, Sequence[Header]], ParsedRequest] = (
-            self.identifier.parse
-        )
+        self.parse: Callable[[Endpoint, bytes, Tenant, Headers], ParsedRequest] = self.identifier.parse
         """Parses and identifies a request."""
         self.next_request_id: Callable[[], bytes] = request_ids().__next__
         self.renames = False
@@ -186,9 +185,9 @@ class RequestReader:
         return parsed
 
     def parse_in_steps(
-        self, endpoint: Endpoint, body: bytes, tenant: Tenant, _: Sequence[Header] = ()
+        self, endpoint: Endpoint, body: bytes, tenant: Tenant, _: Headers = (), __: ModelChoice | None = None
     ) -> Parsing:
-        """Do the same in steps."""
+        """Do the same in steps; a request that goes on has made its choice (`router.models`)."""
         return parse_in_steps(self.identifier, endpoint, body, tenant=tenant)
 
 

@@ -11,7 +11,8 @@ Requests that are in flight at an unload end well: vLLM reads the adapter again 
 (managers/tokenizer_control_mixin.py, ``_unload_lora_adapter_locked``). So adapters with requests in flight
 here go last. But a request that is still on its way would not find its adapter (404 of vLLM): from the first
 moment of an unload no request for the adapter goes to its worker, here at once and from siblings within
-`router.shared.adapter_uses.SYNC_US`, and the engine is asked when earlier ones are there.
+`router.shared.adapter_uses.SYNC_US`, and the engine is asked when earlier ones are there. A sibling that
+wants the adapter meanwhile loads it again when it is gone.
 """
 
 import asyncio
@@ -38,6 +39,10 @@ ARRIVAL_S = 1.0
 """Seconds after which a request that was sent to a worker counts as known to its engine."""
 
 POLL_S = 0.02
+
+LEAVING_POLL_S = 0.5
+LEAVING_POLLS = 20
+"""Loads of an adapter that a sibling is about to unload: until then the engine has it already."""
 
 DETAIL_CHARS_MAX = 300
 
@@ -116,7 +121,12 @@ class AdapterLoader:
             await self._make_room(local, adapters, name)
             body = {"lora_name": name, "lora_path": rule.path}
             reason = await self._ask(local, "load_lora_adapter", body)
-            if reason and "already" in reason:  # loaded by another replica
+            for _ in range(LEAVING_POLLS):
+                if "already" not in reason or not await self.uses.is_leaving((worker_id, name)):
+                    break
+                await asyncio.sleep(LEAVING_POLL_S)
+                reason = await self._ask(local, "load_lora_adapter", body)
+            if "already" in reason:  # loaded by another replica
                 reason = ""
             if not reason:
                 await self.uses.returned((worker_id, name))
@@ -157,6 +167,9 @@ class AdapterLoader:
             self._metrics.counts[ADAPTER_LOADS].add(("not_unloaded" if reason else "unloaded",))
             fields = {"event": "adapter.unload", "adapter": other, "worker_id": local.worker.worker_id}
             logger.info("adapter unloaded", extra={**fields, "detail": reason})
+            if reason:
+                await self.uses.returned(place)
+                self.follow()
 
     def follow(self) -> None:
         """Send no requests for adapters where they are being unloaded, even if health checks find them."""

@@ -13,7 +13,7 @@ from router.fleet import Core
 from router.gateway import RequestReader
 from router.gateway.endpoints import Endpoint
 from router.gateway.large import Parsing, parse_in_steps
-from router.gateway.parsing import ParsedRequest
+from router.gateway.parsing import ModelChoice, ParsedRequest
 from router.gateway.reader import DoorPort
 from router.metric_families import MODEL_SPLITS
 from router.metrics import Metrics
@@ -79,12 +79,17 @@ class ModelReader(RequestReader):
         return naming.chosen(parsed, drawn)
 
     def parse_in_steps(
-        self, endpoint: Endpoint, body: bytes, tenant: Tenant, headers: Sequence[Header] = ()
+        self,
+        endpoint: Endpoint,
+        body: bytes,
+        tenant: Tenant,
+        headers: Sequence[Header] = (),
+        made: ModelChoice | None = None,
     ) -> Parsing:
-        """Do the same in steps."""
-        if not self.renames:
+        """Do the same in steps; a choice that was ``made`` stays: the rest of an answer is its model's."""
+        if not self.renames and made is None:
             return super().parse_in_steps(endpoint, body, tenant)
-        return self._parse_in_steps(endpoint, body, tenant, headers)
+        return self._parse_in_steps(endpoint, body, tenant, headers, made)
 
     def chosen(self, parsed: ParsedRequest, headers: Sequence[Header] = ()) -> ParsedRequest:
         """Return a request without JSON with the model that serves it."""
@@ -105,14 +110,21 @@ class ModelReader(RequestReader):
         return self.splits.drawn(parsed, session)
 
     def _parse_in_steps(
-        self, endpoint: Endpoint, body: bytes, tenant: Tenant, headers: Sequence[Header]
+        self,
+        endpoint: Endpoint,
+        body: bytes,
+        tenant: Tenant,
+        headers: Sequence[Header],
+        made: ModelChoice | None,
     ) -> Parsing:
         naming = Naming(self.aliases, self.adapters)
         parsed = yield from parse_in_steps(self.identifier, endpoint, body, tenant=tenant, rename=naming)
-        drawn = self._drawn(parsed, headers)
+        drawn = made.drawn if isinstance(made, Choice) else self._drawn(parsed, headers)
         if drawn is not None and drawn.model:
             other = Renamed(drawn.model)
             parsed = yield from parse_in_steps(self.identifier, endpoint, body, tenant=tenant, rename=other)
+        if made is not None:
+            return msgspec.structs.replace(parsed, choice=made)
         return naming.chosen(parsed, drawn)
 
     def _listed_as(self, name: str) -> str | None:

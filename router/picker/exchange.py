@@ -120,6 +120,9 @@ class PickedExchange(RequestExchange):
         record.attempts += 1
         record.attempt = moved.attempt = msgspec.structs.replace(moved.attempt, started_s=0.0)
         attempt.reservation = moved
+        sessions, parsed = self._gateway.sessions, attempt.parsed
+        if parsed.session and sessions is not None:
+            sessions.placed(parsed, moved.attempt.worker_id)
         return True
 
     def _reserved(self, local: LocalWorker, parsed: ParsedRequest) -> Reservation | None:

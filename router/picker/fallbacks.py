@@ -33,7 +33,10 @@ class _Notes:
 def fallbacks(
     gateway: Gateway, record: RequestRecord, parsed: ParsedRequest, chosen: LocalWorker, count: int
 ) -> list[LocalWorker]:
-    """Return the next best workers after the chosen one, at most ``count``; none where pairs serve."""
+    """Return the next best workers after the chosen one, at most ``count``; none where pairs serve.
+
+    They have as many ranks as the chosen one: the request names a rank.
+    """
     registry, notes = gateway.registry, _Notes()
     if not count or registry.pairs.active:
         return []
@@ -51,7 +54,7 @@ def fallbacks(
     found = {chosen.worker.worker_id: chosen}
     for row in np.argsort(np.asarray(costs), kind="stable").tolist():
         local = registry.at_slot(slots.item(row))
-        if costs[row] < inf:
+        if costs[row] < inf and len(local.places) == len(chosen.places):
             found.setdefault(local.worker.worker_id, local)
         if len(found) > count:
             break

@@ -369,13 +369,19 @@ class ProxyStream:
     def _direct(self, workers: Sequence[LocalWorker], headers: Sequence[Header], body: bytes | None) -> None:
         """Tell the proxy where the request goes, and the changes of it; a body of None passes by itself.
 
-        It goes to the first of the workers; the others are for a proxy that gets no answer there.
+        It goes to the first of the workers; the others are for a proxy that gets no answer there. Those that
+        are shown another key than the first are left out: the request carries that of the first.
         """
-        named = [urlsplit(local.worker.url).netloc for local in workers]
+        authorization = workers[0].pool.authorization
+        named = [
+            urlsplit(local.worker.url).netloc
+            for local in workers
+            if local.pool.authorization == authorization
+        ]
         self._endpoint, endpoint = named[0], ",".join(named)
         given = dict(self._headers)
         wanted = dict(headers)
-        wanted.update(messages.headers_in(workers[0].pool.authorization))
+        wanted.update(messages.headers_in(authorization))
         removable = SIDECAR_HEADERS
         if self._gateway.reader.door.hands_out_keys:
             removable |= _KEYS
@@ -554,6 +560,7 @@ class ProxyStream:
             raise OutOfOrder(f"the message cannot come in state {self._stage.name.lower()}")
 
     def _refuse(self, error: RouterError) -> None:
+        self._stop_timer()
         lines, body = error_answer(error)
         self.send_head(error.status, lines, length=len(body), body=body)
 

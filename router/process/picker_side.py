@@ -2,6 +2,7 @@
 
 from functools import partial
 from typing import TYPE_CHECKING
+from urllib.parse import unquote_to_bytes
 
 from router.discovery import Discovery
 from router.gateway import Gateway
@@ -50,8 +51,11 @@ def _is_listed(routes: Routes, method: bytes, path: bytes) -> bool:
     """Return True if a list names the path, so that it may reach a worker."""
     if routes(method, path) is not Route.APPLICATION:
         return True
-    asks = method in (b"GET", b"HEAD")
-    return asks and (path in (b"/health", b"/v1/models") or path.startswith(b"/v1/models/"))
+    if method not in (b"GET", b"HEAD"):
+        return False
+    # A server in front of an engine may resolve dots, and then mean another path.
+    of_model = path.startswith(b"/v1/models/") and b".." not in unquote_to_bytes(path)
+    return of_model or path in (b"/health", b"/v1/models")
 
 
 def picker_loops(settings: Settings, picker: "Picker | None") -> list[Loop]:

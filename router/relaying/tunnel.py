@@ -55,7 +55,7 @@ class TunnelExchange(StreamingExchange):
         self._early = bytearray()
         reader, query = self._gateway.reader, ModelQuery(self._request.query)
         parsed = without_prompt(self._endpoint, query.model, tenant, self._record.worker_request_id)
-        parsed = reader.chosen(parsed)
+        parsed = reader.chosen(parsed, headers)
         self._request = msgspec.structs.replace(self._request, query=query.renamed(parsed.model))
         self._client.read_body(self)
         if self._record.phase is not Phase.DONE:

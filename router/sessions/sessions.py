@@ -14,6 +14,7 @@ another's.
 import time
 from collections import OrderedDict
 from collections.abc import Callable, Sequence
+from math import inf
 from sys import intern
 
 import msgspec
@@ -29,7 +30,9 @@ SHOWN = frozenset(("session_id", "metadata.session_id", "metadata.user_id"))
 """Fields whose names logs show. Clients may write anything into the others, or the name of a person."""
 
 Home = tuple[str, float]
-"""Id of a worker, and the monotonic second until which it is remembered."""
+"""Id of a worker, and the monotonic second at which it was told; old ones are forgotten."""
+
+NOWHERE: Home = ("", -inf)
 
 
 class Sessions:
@@ -89,8 +92,8 @@ class Sessions:
 
     def home_of(self, parsed: ParsedRequest) -> int:
         """Return the slot of the worker that served a request's session last; -1 if none is known."""
-        worker_id, until_s = self._homes.get(parsed.key, ("", 0.0))
-        worker = self._fleet.worker(worker_id) if worker_id and self._now_s() < until_s else None
+        worker_id, told_s = self._homes.get(parsed.key, NOWHERE)
+        worker = self._fleet.worker(worker_id) if self._now_s() - told_s < self._ttl_s else None
         return -1 if worker is None else worker.slot
 
     def placed(self, parsed: ParsedRequest, worker_id: str) -> None:
@@ -100,12 +103,12 @@ class Sessions:
         """
         if not self._most:
             return
-        known, until_s = self._homes.get(parsed.key, ("", 0.0))
+        known, told_s = self._homes.get(parsed.key, NOWHERE)
         now_s = self._now_s()
-        if known == worker_id and now_s < until_s - self._ttl_s / 2:
+        if known == worker_id and now_s - told_s < self._ttl_s / 2:
             self._homes.move_to_end(parsed.key)
             return
-        self._remember(parsed.key, worker_id, now_s + self._ttl_s)
+        self._remember(parsed.key, worker_id, now_s)
         self._tell(parsed.key, worker_id)
 
     def heard(self, session: int, worker_id: str, age_s: float) -> None:
@@ -113,7 +116,7 @@ class Sessions:
         if not worker_id:
             self._homes.pop(session, None)
         elif self._most and age_s < self._ttl_s:
-            self._remember(session, intern(worker_id), self._now_s() + self._ttl_s - age_s)
+            self._remember(session, intern(worker_id), self._now_s() - age_s)
 
     def finish(self, tenant: str, session: str) -> bool:
         """Forget a session of a tenant, at all replicas; False if it is not known here."""
@@ -124,8 +127,8 @@ class Sessions:
     def _key(self, tenant: str, session: str) -> int:
         return self._hasher.session_hash(tenant.encode(), session)
 
-    def _remember(self, session: int, worker_id: str, until_s: float) -> None:
-        self._homes[session] = worker_id, until_s
+    def _remember(self, session: int, worker_id: str, told_s: float) -> None:
+        self._homes[session] = worker_id, told_s
         self._homes.move_to_end(session)
         self._drop()
 

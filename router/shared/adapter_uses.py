@@ -143,6 +143,14 @@ class AdapterUses:
                 async with asyncio.timeout(TIMEOUT_S):
                     await self._link.call("ZREM", self._leaving_key, "\n".join(place))
 
+    async def is_leaving(self, place: Place) -> bool:
+        """Return True if an adapter is being unloaded, and no replica has loaded it since, as Redis says."""
+        reading = self.stale()
+        if reading is not None:
+            await asyncio.wait([reading])
+        since_us = self._others.get(place)
+        return since_us is not None and self._now_us() - since_us < LEAVES_US
+
     def stale(self) -> "asyncio.Task[None] | None":
         """Return the reading of the others' list for which a request should wait; None if it is new."""
         if self._link is None or self._now_us() - self._synced_us <= SYNC_US:

@@ -14,7 +14,6 @@ the stream still holds. No request waits for Redis: without it each process know
 
 import asyncio
 import logging
-import time
 from collections import OrderedDict, defaultdict
 from collections.abc import Callable, Mapping
 
@@ -67,20 +66,15 @@ class SessionHomes:
     """
 
     def __init__(
-        self,
-        rules: SessionRules,
-        url: str,
-        keys: Keys,
-        replica: str,
-        now_unix_s: Callable[[], float] = time.time,
+        self, rules: SessionRules, url: str, keys: Keys, replica: str, now_us: Callable[[], int]
     ) -> None:
-        self._key, self._now_unix_s = keys.sessions, now_unix_s
+        self._key, self._now_us = keys.sessions, now_us
         name = f"cacheway-sessions-{replica}"
         self._telling = RedisLink(url, TIMEOUT_S, home=keys.log, name=name)
         self._reading = RedisLink(url, TIMEOUT_S, home=keys.log, name=f"{name}-reader")
         self._due: OrderedDict[int, str] = OrderedDict()
         self._on, self._wake = asyncio.Event(), asyncio.Event()
-        self._lost = False
+        self._failing: frozenset[str] = frozenset()
         self.dropped = 0
         self.use(rules)
 
@@ -126,12 +120,11 @@ class SessionHomes:
             await self._wake.wait()
             try:
                 await self._tell()
-            except StateError as error:
-                self._note(error)
-                await asyncio.sleep(PAUSE_S)
-            else:
-                self._note(None)
+                self._note("told", None)
                 await asyncio.sleep(INTERVAL_S)
+            except StateError as error:
+                self._note("told", error)
+                await asyncio.sleep(PAUSE_S)
 
     async def _tell(self) -> None:
         """Append one entry; words that Redis did not take stay due, unless there is a newer word."""
@@ -157,7 +150,9 @@ class SessionHomes:
             await self._on.wait()
             try:
                 position = await self._hear(position, heard)
-            except StateError:
+                self._note("heard", None)
+            except StateError as error:
+                self._note("heard", error)
                 position = START  # another server may have another stream
                 await asyncio.sleep(PAUSE_S)
 
@@ -169,7 +164,7 @@ class SessionHomes:
         )
         if not reply:
             return position
-        now_ms = self._now_unix_s() * 1000
+        now_ms = self._now_us() / 1000  # log time, as in the ids: the clock of a host may be wrong
         for entry_id, fields in reply[0][1]:
             position = parse_id(entry_id)
             age_s = max(now_ms - position[0], 0.0) / 1000
@@ -190,16 +185,17 @@ class SessionHomes:
                 if await link.replaced():
                     link.lose("the Sentinels name another primary")
 
-    def _note(self, error: StateError | None) -> None:
-        """Log that telling fails, or works again, once for each."""
-        if error is not None and not self._lost:
+    def _note(self, part: str, error: StateError | None) -> None:
+        """Log that telling or hearing fails, or that both work again, once for each."""
+        before = self._failing
+        self._failing = before - {part} if error is None else before | {part}
+        if self._failing and not before:
             logger.warning(
-                "sessions are not told to other replicas",
-                extra={"event": "sessions.degraded", "reason": str(error)},
+                "sessions are not shared with other replicas: each knows its own; see to Redis",
+                extra={"event": "sessions.degraded", "part": part, "reason": str(error)},
             )
-        elif error is None and self._lost:
-            logger.info("sessions are told to other replicas again", extra={"event": "sessions.recovered"})
-        self._lost = error is not None
+        elif before and not self._failing:
+            logger.info("replicas share sessions again", extra={"event": "sessions.recovered"})
 
 
 def entry_of(homes: list[tuple[int, str]]) -> bytes:

@@ -238,6 +238,8 @@ def test_values_that_are_none_are_refused_by_name(values: dict[str, Any], said: 
         ({"engines": {"kind": "vllm-pd"}, "kvEvents": {"enabled": True}}, "plain engines"),
         ({"gateway": {"enabled": False}}, "only prefills"),
         ({"picker": {"enabled": True}, "discovery": {"namespaces": ["other"]}}, "one namespace"),
+        ({"remotePrefill": {"workers": ["http://p:30000 8998"]}}, "remotePrefill.networks"),
+        ({"gateway": {"enabled": False}, "engines": {"kind": "sglang-prefill"}}, "remotePrefill.networks"),
     ],
 )
 def test_values_that_contradict_each_other_stop_the_rendering(values: dict[str, Any], said: str) -> None:
@@ -245,6 +247,20 @@ def test_values_that_contradict_each_other_stop_the_rendering(values: dict[str, 
 
     with pytest.raises(helm_python.HelmError, match=said):
         rendered_files(values)
+
+
+@needs_helm
+@pytest.mark.parametrize(("kind", "policies"), [("none", 0), ("sglang-pd", 2)])
+def test_only_engines_of_this_release_are_shut_off_but_from_the_other_site(kind: str, policies: int) -> None:
+    """A policy for engines of another release would let nobody but the other site in."""
+    remote = {"workers": ["http://p:30000 8998 site=dc2"], "networks": ["10.2.0.0/16"]}
+    objects = charted({"engines": {"kind": kind}, "pd": {"enabled": True}, "remotePrefill": remote})
+    found = [
+        each
+        for each in of_kind(objects, "NetworkPolicy")
+        if "cacheway.io/role" in json.dumps(each["spec"]["podSelector"])
+    ]
+    assert len(found) == policies
 
 
 OPTIONS: dict[str, dict[str, Any]] = {
@@ -361,6 +377,20 @@ def test_everything_that_values_say_is_in_the_objects() -> None:
         assert each["metadata"]["labels"]["release"] == "prometheus"
     mounts = {mount["mountPath"] for mount in container["volumeMounts"]}
     assert {"/models", "/etc/cacheway/tenants", "/etc/cacheway/tls", "/etc/cacheway/log"} <= mounts
+
+
+@needs_helm
+@pytest.mark.parametrize("selector", ["cacheway.io/role=plain", "app=sglang,tier=a"])
+def test_a_picker_reaches_the_pods_of_its_pool(selector: str) -> None:
+    """To probe them: most pools are of pods that were there before, without labels of ours."""
+    objects = charted({"picker": {"enabled": True, "selector": selector}})
+    (pool,) = of_kind(objects, "InferencePool")
+    labels = pool["spec"]["selector"]["matchLabels"]
+    policies = [each for each in of_kind(objects, "NetworkPolicy") if each["metadata"]["name"] == "cacheway"]
+    peers = [peer for rule in policies[0]["spec"]["egress"] for peer in rule.get("to", [])]
+    selectors = [peer["podSelector"] for peer in peers if "podSelector" in peer]
+    roles = {"matchExpressions": [{"key": "cacheway.io/role", "operator": "Exists"}]}
+    assert {"matchLabels": labels} in selectors or (roles in selectors and "cacheway.io/role" in labels)
 
 
 @needs_helm

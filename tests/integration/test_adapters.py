@@ -165,6 +165,20 @@ async def test_where_adapters_take_turns_no_request_meets_an_engine_without_its_
     assert engine.adapters.stats()["unloads"] > 0
 
 
+async def test_an_adapter_that_is_wanted_while_a_sibling_unloads_it_is_loaded_again(fleet: Fleet) -> None:
+    (engine,) = await engines_of(fleet, "vllm", 1)
+    one, other = [await gateway_of(fleet, [engine], "ab", 1) for _ in range(2)]
+    for gateway in (one, other):
+        await until(lambda gateway=gateway: len(gateway.process.shared.status.replicas) == 2)
+    assert (await ask(one, "a")).status_code == 200
+    unloading = asyncio.create_task(ask(one, "b"))
+    await until(lambda: one.process.gateway.registry.withheld)
+    statuses = [(await ask(other, "a")).status_code]
+    statuses.append((await unloading).status_code)
+    statuses.append((await ask(other, "a")).status_code)
+    assert statuses == [200] * 3
+
+
 @DIALECTS
 async def test_an_adapter_without_files_is_told_with_the_engines_reason(fleet: Fleet, dialect: str) -> None:
     (engine,) = await engines_of(fleet, dialect, 1)

@@ -358,3 +358,23 @@ async def test_the_end_of_the_process_ends_a_stream_that_is_being_continued(
     assert [error["code"] for error in seen.errors] == ["request_timeout"]
     assert TEXT.startswith(seen.text)
     await until(gateway.idle)
+
+
+async def test_the_rest_of_an_answer_is_of_the_model_that_began_it(fleet: Fleet) -> None:
+    """The prompt is too short for a block, so a split draws by all of it, and the rest has a longer one."""
+    one, other = (WritingEngine(model="n") for _ in range(2))
+    async with WritingEngine() as a, WritingEngine() as b, one as c, other as d:
+        split = {"m": {"ratio": 0.5, "model": "n"}}
+        gateway = await in_front_of(fleet, a, b, c, d, models={"splits": split})
+        for number in range(16):
+            kill([a, b, c, d], (5, Death.RESET))
+            body = {**CHAT, "messages": [{"role": "user", "content": f"Write {number}."}]}
+            found = await stream(gateway, body)
+            assert (found.text, found.is_whole) == (TEXT, True)
+        await until(gateway.idle)
+        got = [(each["model"], len(each["messages"])) for engine in (a, b, c, d) for each in engine.got]
+        for model in ("m", "n"):
+            assert got.count((model, 1)) == got.count((model, 2)) > 0
+        text = (await gateway.client.get("/metrics")).text
+        counts = [line.split() for line in text.splitlines() if "model_splits_total{" in line]
+        assert sum(float(value) for _, value in counts) == 16

@@ -315,6 +315,17 @@ async def test_a_websocket_is_a_tunnel_to_one_worker(fleet: Fleet) -> None:
         assert 'endpoint="/v1/realtime",outcome="completed"' in counts
 
 
+async def test_the_websockets_of_a_session_are_one_part_of_a_split(fleet: Fleet) -> None:
+    async with EchoWorker("a") as a, EchoWorker("b") as b:
+        gateway = await in_front_of(fleet, a, b, models={"splits": {"a": {"ratio": 0.5, "model": "b"}}})
+        for _ in range(8):
+            socket = await Socket.at(gateway.url, "/v1/realtime?model=a", **{"x-session-id": "s"})
+            assert isinstance(await socket.event(), AcceptConnection)
+            await socket.close()
+        await until(gateway.idle)
+        assert sorted((len(a.got), len(b.got))) == [0, 8]
+
+
 async def until_echoed(worker: EchoWorker, text: str) -> bool:
     """Frames are masked, so the test compares their length."""
     before = len(text)

@@ -15,6 +15,7 @@ from router.model_rules import Adapter
 from router.models import loader as loading
 from router.models.adapters import Adapters, holds
 from router.models.loader import AdapterLoader
+from router.shared import AdapterUses
 
 Answers = Callable[[httpx.Request], httpx.Response]
 
@@ -73,6 +74,45 @@ async def test_an_adapter_that_is_being_unloaded_gets_no_requests_whatever_check
     stage.bench.registry.described(stage.local, listed, Description())
     assert not holds(stage.local, "a")
     assert await stage.load("a") == ""
+    assert holds(stage.local, "a")
+
+
+async def test_an_adapter_that_a_sibling_unloads_is_loaded_when_it_is_gone(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Its engine has it until then, and would answer 404 afterwards."""
+    monkeypatch.setattr(loading, "LEAVING_POLL_S", 0.0)
+    asks: list[bool] = [True, True, False]
+
+    async def is_leaving(_: AdapterUses, place: tuple[str, str]) -> bool:
+        assert place == ("w0:80", "a")
+        return leaves
+
+    def loaded(request: httpx.Request) -> httpx.Response:
+        text = "The lora adapter 'a' has already been loaded."
+        return httpx.Response(400, text=text) if asks.pop(0) else well(request)
+
+    monkeypatch.setattr(AdapterUses, "is_leaving", is_leaving)
+    leaves = True
+    stage = Stage(loaded)
+    assert (await stage.load("a"), len(stage.asked), holds(stage.local, "a")) == ("", 3, True)
+    leaves, asks[:] = False, [True]
+    stage = Stage(loaded)
+    assert (await stage.load("a"), len(stage.asked), holds(stage.local, "a")) == ("", 1, True)
+    leaves, asks[:] = True, [True] * 99
+    stage = Stage(loaded)
+    assert (await stage.load("a"), len(stage.asked)) == ("", 1 + loading.LEAVING_POLLS)
+
+
+async def test_an_adapter_that_was_not_unloaded_gets_requests_again() -> None:
+    def stays(request: httpx.Request) -> httpx.Response:
+        return httpx.Response(500, text="no") if "unload" in request.url.path else well(request)
+
+    stage = Stage(stays)
+    await stage.load("a")
+    listed = stage.local.models
+    await stage.load("b")
+    stage.bench.registry.described(stage.local, listed, Description())
     assert holds(stage.local, "a")
 
 

@@ -59,6 +59,19 @@ def test_a_subset_holds_for_them_too() -> None:
     assert sorted(destination_of(choice).split(",")) == ["w1:80", "w3:80"]
 
 
+def test_a_worker_with_another_number_of_ranks_is_none() -> None:
+    """The request names the chosen worker's rank, which an engine with fewer refuses."""
+    bench = Bench(workers=4)
+    for worker_id in ("w0:80", "w1:80"):
+        bench.registry.change(worker_id, ranks=4)
+    for number in range(8):
+        proxy = Proxy(bench, reach=Reach(fallbacks=3))
+        proxy.head()
+        choice, *_ = proxy.body(chat(f"{number} " * 3000))
+        named = sorted(destination_of(choice).split(","))
+        assert named in (["w0:80", "w1:80"], ["w2:80", "w3:80"])
+
+
 def test_pairs_have_none() -> None:
     bench = PairBench(prefill=1, decode=1, plain=2)
     exchange = picked(bench)

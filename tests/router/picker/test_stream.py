@@ -318,6 +318,33 @@ def test_the_reservation_moves_to_the_endpoint_that_served() -> None:
     assert destination_of(choice) == second
 
 
+def test_a_worker_that_is_not_shown_the_key_is_no_fallback_of_one_that_is() -> None:
+    """The proxy sends one request to any of them, with the key of the first."""
+    bench = Bench(workers=3)
+    for worker_id in ("w0:80", "w1:80"):
+        bench.local(worker_id).pool.authorization = b"authorization: Bearer fleet\r\n"
+    for ends, path, method in ((False, CHAT, b"POST"), (True, b"/v1/models", b"GET")):
+        for number in range(8):
+            proxy = Proxy(bench, reach=Reach(fallbacks=2))
+            choice, *_ = proxy.head(path, method=method, ends=ends) or proxy.body(chat(f"{number} " * 3000))
+            named = destination_of(choice).split(",")
+            key = set_headers(choice.request_headers.response.header_mutation).get(b"authorization")
+            assert sorted(named) == (["w2:80"] if key is None else ["w0:80", "w1:80"])
+
+
+def test_the_session_follows_its_request_to_the_endpoint_that_served() -> None:
+    bench = Bench()
+    proxy = Proxy(bench, reach=Reach(fallbacks=1))
+    proxy.head(CHAT, (b"x-session-id", b"s"))
+    choice, *_ = proxy.body(chat())
+    first, second = destination_of(choice).split(",")
+    assert list(bench.told.values()) == [first]
+    proxy.answer_head(served=second)
+    proxy.answer(b"{}", ends=True)
+    assert list(bench.told.values()) == [second]
+    proxy.check()
+
+
 def test_workers_that_are_passed_over_again_and_again_are_ejected() -> None:
     bench = Bench()
     for _ in range(5):
@@ -764,6 +791,8 @@ def test_a_path_that_no_list_names_never_reaches_a_worker() -> None:
         assert (status, error["code"]) == (404, "not_found")
         assert proxy.passed == 0
         proxy.body(b"x")
+        proxy.bench.time.advance(100.0)
+        assert proxy.bench.log == [], "it is answered, and is not late"
         proxy.check()
     proxy = Proxy(Bench(), serves=lambda _method, path: path == b"/v1/models")
     (choice,) = proxy.head(b"/v1/models", method=b"GET", ends=True)

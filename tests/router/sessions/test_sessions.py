@@ -165,6 +165,21 @@ def test_a_session_is_forgotten_in_time(bench: Bench) -> None:
     assert sessions.home_of(request) == -1
 
 
+def test_another_time_to_live_holds_for_sessions_that_are_known(bench: Bench) -> None:
+    sessions, told, clock = remembering(bench, session_ttl_s=1000.0)
+    request = sessions.named(parsed(bench), [(b"x-session-id", b"s")])
+    sessions.placed(request, "w1:80")
+    clock.now_s = 60.0
+    sessions.use(SessionRules(session_ttl_s=100.0))
+    assert sessions.home_of(request) >= 0
+    sessions.placed(request, "w1:80")
+    assert len(told) == 2, "the stream would lose it before the session ends"
+    clock.now_s = 159.0
+    assert sessions.home_of(request) >= 0
+    clock.now_s = 160.0
+    assert sessions.home_of(request) == -1
+
+
 def test_what_another_replica_tells_counts(bench: Bench) -> None:
     sessions, told, _ = remembering(bench, session_ttl_s=100.0)
     request = sessions.named(parsed(bench), [(b"x-session-id", b"s")])

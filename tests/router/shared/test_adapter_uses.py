@@ -99,6 +99,7 @@ async def test_all_replicas_know_where_an_adapter_leaves(
     await reading
     assert other.leaving() == {place}
     assert other.stale() is None
+    assert await other.is_leaving(place)
 
     await other.returned(place)  # it was loaded there by this one
     assert other.leaving() == frozenset()
@@ -108,6 +109,7 @@ async def test_all_replicas_know_where_an_adapter_leaves(
     await reading
     assert other.leaving() == frozenset()
     assert one.leaving() == {place}
+    assert not await one.is_leaving(place), "another replica has loaded it again"
     clock.now_us += LEAVES_US
     assert one.leaving() == frozenset()
 
