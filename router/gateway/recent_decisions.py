@@ -33,7 +33,7 @@ class RecentDecision(msgspec.Struct, frozen=True, gc=False):
         ended_us, ended_s: Log time; monotonic seconds.
         endpoint: None if it was rejected before that was known.
         prefix_key: 64-bit hash of the first block of its prompt; 0 if it was not parsed.
-        attempt: The last one; None if it was never sent. Of a pair, the prefill worker's. Its ``started_s``
+        attempt: The last one, in a pair the prefill worker's; None if it was never sent. Its ``started_s``
             is 0 if nothing says when the worker was asked (`router.picker`).
         offload: The choice of the prefill's site, by an option; None if there was no choice.
         received_s: Monotonic seconds when the request was complete.

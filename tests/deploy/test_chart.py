@@ -252,7 +252,7 @@ def test_values_that_contradict_each_other_stop_the_rendering(values: dict[str, 
 @needs_helm
 @pytest.mark.parametrize(("kind", "policies"), [("none", 0), ("sglang-pd", 2)])
 def test_only_engines_of_this_release_are_shut_off_but_from_the_other_site(kind: str, policies: int) -> None:
-    """A policy for engines of another release would let nobody but the other site in."""
+    """A policy for engines of another release would admit only the other site."""
     remote = {"workers": ["http://p:30000 8998 site=dc2"], "networks": ["10.2.0.0/16"]}
     objects = charted({"engines": {"kind": kind}, "pd": {"enabled": True}, "remotePrefill": remote})
     found = [
