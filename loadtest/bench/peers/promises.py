@@ -31,17 +31,15 @@ class Promise:
 
 
 PROMISES = (
-    Promise("W1", (Kind.CACHE_AWARE,), "the cheapest cache-aware", 0.5),
-    Promise("W1", (Kind.ROUND_ROBIN,), "the cheapest round robin", 1.0),
-    Promise("W1P", (Kind.CACHE_AWARE,), "the cheapest cache-aware", 0.5),
-    Promise("W1P", (Kind.ROUND_ROBIN,), "the cheapest round robin", 1.0),
-    Promise("W2", (Kind.CACHE_AWARE,), "the cheapest cache-aware", 0.5),
-    Promise("W3", (Kind.CACHE_AWARE,), "the cheapest cache-aware", 0.75),
-    Promise("W4", _RUST, "the cheapest Rust router", 1.0),
-    Promise("W5", _RUST, "the cheapest Rust router", 1.0),
-    Promise("W5", (Kind.PLAIN,), "nginx", 1.4),
-    Promise("W6", (), "P50", 1.0),
-    Promise("W6", (), "P99", 5.0, tail=True),
+    Promise("W1", (Kind.CACHE_AWARE,), "the cheapest cache-aware", 1.0),
+    Promise("W1P", (Kind.CACHE_AWARE,), "the cheapest cache-aware", 1.0),
+    Promise("W2", (Kind.CACHE_AWARE,), "the cheapest cache-aware", 0.8),
+    Promise("W3", (Kind.CACHE_AWARE,), "the cheapest cache-aware", 0.4),
+    Promise("W4", (Kind.CACHE_AWARE,), "the cheapest cache-aware", 0.75),
+    Promise("W5", (Kind.CACHE_AWARE,), "the cheapest cache-aware", 1.0),
+    Promise("W5", (Kind.PLAIN,), "nginx", 1.7),
+    Promise("W6", (), "P50", 0.6),
+    Promise("W6", (), "P99", 3.0, tail=True),
     Promise("W7", _RUST, "the smallest Rust router", 1.0),
 )
 

@@ -53,7 +53,7 @@ def test_a_run_writes_results_report_and_chart(tmp_path: Path) -> None:
     assert main(["--peers", "smg-rr", "--reps", "2", "--out", str(tmp_path)], kit) == 0
 
     assert len((tmp_path / "peers.jsonl").read_text().splitlines()) == 1 + 2 * (2 * 9 + 1)
-    assert "| W1 | at most the cheapest round robin |" in (tmp_path / "peers.md").read_text()
+    assert "| W6 | P50 below 0.60 ms |" in (tmp_path / "peers.md").read_text()
     assert (tmp_path / "peers.png").stat().st_size > 0
 
 
