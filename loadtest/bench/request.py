@@ -232,6 +232,31 @@ async def calls(stage: Stage) -> float:
     return counted / CLIENTS
 
 
+async def opcodes(stage: Stage, rounds: int = 4) -> float:
+    """Bytecode instructions executed per small request; the least of some rounds, since timers join in.
+
+    Calls alone hide growth: functions get longer while their number stays.
+    """
+    counted = 0
+
+    def trace(frame: FrameType, event: str, _: Any) -> Callable[..., Any]:
+        nonlocal counted
+        frame.f_trace_opcodes, frame.f_trace_lines = True, False
+        counted += event == "opcode"
+        return trace
+
+    found, before = [], sys.gettrace()
+    for _ in range(rounds):
+        counted = 0
+        sys.settrace(trace)
+        try:
+            await stage.round(small_request(stream=False), small_answer())
+        finally:
+            sys.settrace(before)
+        found.append(counted / CLIENTS)
+    return min(found)
+
+
 async def measure(requests: int, repeats: int, *, profile: bool, pairs: bool, traced: bool) -> None:
     """Print the table, or a profile."""
     logs = configure_logs("info", os.open(os.devnull, os.O_WRONLY))
@@ -261,6 +286,7 @@ async def figures(stage: Stage, requests: int, repeats: int) -> Table:
     events = sorted((streamed - small) / EVENTS for streamed in streams)
     table.add_row("us per event", f"{statistics.median(events):.2f}", f"{events[0]:.2f}", f"{events[-1]:.2f}")
     table.add_row("Python calls per small request", f"{await calls(stage):.0f}", "", "")
+    table.add_row("opcodes per small request", f"{await opcodes(stage):,.0f}", "", "")
     return table
 
 
