@@ -41,7 +41,7 @@ from policies import (
     WorkerPut,
 )
 from policies.state.load_rows import packed
-from policies.state.ops import REGISTERS
+from policies.state.ops import REGISTERS, Register
 from radix.invariants import check
 
 START_US = 1_000_000_000
@@ -166,8 +166,10 @@ def as_logged(drawn: list[Drawn]) -> list[Op]:
     An entry whose acknowledgement was lost comes again with all that followed. No first token is published of
     a request that was given up: a snapshot does not know such a request, so a replica that starts from it
     cannot tell which prefill is over, and is a little wrong about one backlog until that worker's next. For
-    the same reason a renewed reservation publishes its first token again.
+    the same reason a renewed reservation publishes its first token again. A replica publishes one value of a
+    register at one time: of two, each replica would keep the one it applied first.
     """
+    said: set[tuple[type, str, int, str]] = set()
     placed: dict[int, Placed] = {}
     waited: set[int] = set()
     prefilled: set[int] = set()
@@ -202,6 +204,11 @@ def as_logged(drawn: list[Drawn]) -> list[Op]:
             if op.at_us < vector_us[op.replica]:
                 continue
             vector_us[op.replica] = op.at_us
+        elif isinstance(op, Register):
+            stamp = (type(op), op.key, op.at_us, op.replica)
+            if stamp in said:
+                continue
+            said.add(stamp)
         ops.append(op)
     return ops
 
