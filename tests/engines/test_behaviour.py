@@ -4,6 +4,7 @@ import asyncio
 import functools
 import json
 import random
+from math import inf
 from typing import Any
 
 import httpx
@@ -82,8 +83,9 @@ async def test_a_client_that_leaves_frees_the_engine_within_a_second(
 ) -> None:
     """Engines stop early; the time to query them is subtracted, since a busy machine makes it long.
 
-    The fastest of a few tries counts. No engine computes the whole answer. An engine's first answer does not
-    count: it waits for modules that the engine loads late, while all its tokens are computed.
+    The fastest of a few tries counts, and one in which the engine computed the whole answer does not: a tiny
+    model needs a second or two for it, in which a busy machine may not run the engine's front end. The first
+    answer of an engine does not count: it loads modules late, while it computes all tokens.
     """
     gateway = await fleet.gateway(*(engine.url for engine in engines))
     for engine in engines:
@@ -106,8 +108,8 @@ async def test_a_client_that_leaves_frees_the_engine_within_a_second(
                 asking.cancel()
                 await asyncio.gather(asking, return_exceptions=True)
         took_s, asked_s = await until_idle(engines), await until_idle(engines)
-        freed_s.append(took_s - asked_s)
-        assert await generated(engines) - before < LONG_ANSWER
+        whole = await generated(engines) - before >= LONG_ANSWER
+        freed_s.append(inf if whole else took_s - asked_s)
         await until(gateway.idle)
         if freed_s[-1] < FREED_WITHIN_S:
             break
