@@ -98,7 +98,9 @@ Path = Annotated[bytes, Meta(max_length=PATH_BYTES_MAX)]
 
 def whole(value: float, most: int) -> int:
     """Round a computed number, 0 to ``most``; NaN and greater numbers give ``most``."""
-    return max(round(value), 0) if value < most else most
+    if value < most:
+        return round(value) if value > 0.0 else 0
+    return most
 
 
 def parsed_whole(text: str, most: int = WHOLE_MAX) -> int | None:

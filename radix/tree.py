@@ -185,35 +185,37 @@ class PrefixTree:
         Costs one step per segment on the path, not per block or worker. Models that need ends cost one more
         for each worker with ends in a segment, unless there are many.
         """
-        words = words_of(path)
+        if len(path) % HASH_BYTES:
+            check_path(path)
         ends = np.zeros(len(self.holdings), dtype=np.int32) if profile.needs_ends else None
         parted: list[int] = []  # Bitmasks of the workers whose match ends at each of ``depths``.
         depths: list[int] = []
-        node, depth, blocks, holders = self.root, 0, len(words), 0
-        while depth < blocks:
-            child = node.children.get(words[depth]) if node.children else None
-            if child is None:
+        children, at, size, holders = self.root.children, 0, len(path), 0
+        while children and at < size:
+            node = children.get(unpack_hash(path, at)[0])
+            if node is None:
                 break
-            node = child
             if node.holders != holders:
                 if holders:
                     parted.append(holders ^ node.holders)
-                    depths.append(depth)
+                    depths.append(at // HASH_BYTES)
                 holders = node.holders
             run = node.run
-            whole = path.startswith(run, depth * HASH_BYTES)
-            depth += len(run) // HASH_BYTES if whole else common_blocks(run, path, depth)
+            if path.startswith(run, at):
+                at += len(run)
+                children = node.children
+            else:
+                at += HASH_BYTES * common_blocks(run, path, at // HASH_BYTES)
+                children = None
             if ends is not None and node.ends is not None:
-                self._collect_ends(node, node.ends, depth, ends)
-            if not whole:
-                break
+                self._collect_ends(node, node.ends, at // HASH_BYTES, ends)
         if holders:
             parted.append(holders)
-            depths.append(depth)
-        match = Match(blocks, len(self.holdings), parted, depths)
+            depths.append(at // HASH_BYTES)
+        match = Match(size // HASH_BYTES, len(self.holdings), parted, depths)
         if ends is not None:
             if self.reaches:
-                self._collect_reaches(match, words, ends)
+                self._collect_reaches(match, words_of(path), ends)
             match.keep_safe(ends, profile, self.block_tokens)
         return match
 
@@ -241,26 +243,25 @@ class PrefixTree:
             owner: Number of the owner that brought the blocks, below `radix.bounds.SHARED`; 0 if unknown.
                 Blocks that several brought have no owner, on every worker.
         """
-        if len(path) % HASH_BYTES:
+        size = admitted = len(path)
+        if size % HASH_BYTES:
             check_path(path)
+        holdings = self.holdings[slot] if slot < len(self.holdings) else self.holdings_of(slot)
         if self.newest_us < at_us <= LATEST_US:
-            self.newest_us = at_us
+            self.newest_us = at_us  # and no removal is as new
         else:
             self.see(at_us)
-        holdings = self.holdings[slot] if slot < len(self.holdings) else self.holdings_of(slot)
-        admitted = holdings.admitted(path, at_us, self.floor)
+            admitted = HASH_BYTES * holdings.admitted(path, at_us, self.floor)
         if not admitted:
             return
-        whole = admitted * HASH_BYTES == len(path)
-        held = path if whole else path[: admitted * HASH_BYTES]
+        held = path if admitted == size else path[:admitted]
         node = self.hold(self.root, held, slot, at_us, extend=True, owner=owner)
-        if end and ends == 1 and at_us >= holdings.trimmed_us:
-            if whole:
-                node.note_end(slot, admitted, at_us)
-        elif end:
-            self._note_ends(node, slot, at_us, len(path) // HASH_BYTES - ends, admitted)
-        if 0 < junction <= admitted:
-            self._note_ends(node, slot, at_us, junction - 1, junction)
+        if end or junction:
+            blocks = admitted // HASH_BYTES
+            if end:
+                self._note_ends(node, slot, at_us, size // HASH_BYTES - ends, blocks)
+            if 0 < junction <= blocks:
+                self._note_ends(node, slot, at_us, junction - 1, junction)
         capacity = holdings.capacity
         if (capacity is not None and holdings.blocks > capacity) or self.blocks > self.blocks_max:
             self.bound(slot)
@@ -457,8 +458,8 @@ class PrefixTree:
         at, size = 0, len(path)
         used_us: int | None = at_us
         while at < size:
-            children, (first_hash,) = node.children, unpack_hash(path, at)
-            child = children.get(first_hash) if children else None
+            children = node.children
+            child = children.get(unpack_hash(path, at)[0]) if children else None
             if child is None:
                 run = path[at:]
                 more = len(run) // HASH_BYTES
@@ -466,7 +467,7 @@ class PrefixTree:
                 self.blocks += more
                 alone = not children and node.holders == bit and node.owner == owner
                 if not extend or not alone or used[node] != at_us:
-                    return self._attach(node, first_hash, run, slot, at_us, owner)
+                    return self._attach(node, run, slot, at_us, owner)
                 node.run += run
                 if used_us is None or used_us == at_us:
                     self._enqueue(node, slot, at_us)
@@ -499,12 +500,12 @@ class PrefixTree:
             self._enqueue(node, slot, at_us)
         return node
 
-    def _attach(self, node: Node, first_hash: int, run: bytes, slot: int, at_us: int, owner: int) -> Node:
+    def _attach(self, node: Node, run: bytes, slot: int, at_us: int, owner: int) -> Node:
         """Hang a run of one worker below a node."""
         child = Node(node, run, node.end, 1 << slot, owner=owner)
         if node.children is None:
             node.children = {}
-        node.children[first_hash] = child
+        node.children[unpack_hash(run)[0]] = child
         self.holdings[slot].used[child] = at_us
         self.pairs += 1
         self.nodes += 1
