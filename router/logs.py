@@ -5,8 +5,9 @@
 
     {"time":"2026-11-21T04:00:00.123Z","level":"info","event":"worker.ejected","message":"worker ejected",...}
 
-Callers never wait: a thread writes the lines of a bounded buffer every ``GATHER_S``, in few system calls. If
-the output is blocked, lines are dropped and counted, and serving goes on.
+Callers never wait: a thread writes the lines of a bounded buffer every ``GATHER_S``, in few system calls. A
+line wakes it only after a pause without lines, since that costs a system call and a switch. If the output is
+blocked, lines are dropped and counted, and serving goes on.
 
 Never log prompt or generated text, or credentials: each caller chooses its fields one by one.
 """
@@ -102,6 +103,12 @@ def _cut(value: object) -> str:
 
 
 _MILLISECONDS = tuple(f".{millisecond:03d}Z" for millisecond in range(1000))
+_FRACTION_CHARS = len(_MILLISECONDS[0])
+
+_MIDDLES = tuple(
+    f'{fraction}","level":"info","message":"request finished",'.encode() for fraction in _MILLISECONDS
+)
+"""Text of a request line between its second and its own fields, by millisecond."""
 
 
 class TimeText:
@@ -141,8 +148,8 @@ class LineWriter:
         self._drained_bytes = 0
         self._lines: deque[bytes] = deque()
         self._filled = threading.Event()
-        self._told = False
-        """True if `write` has set `_filled`, and what it was set for is not drained yet."""
+        self._looks = False
+        """True while the thread looks for lines by itself, so that none has to wake it."""
         self._closing = False
         self._dropped = 0
         self._lost = 0
@@ -156,14 +163,14 @@ class LineWriter:
 
     def write(self, line: bytes) -> None:
         """Take a line that ends with a newline, or drop it if the buffer is full."""
-        lines, waiting_bytes = self._lines, self._taken_bytes - self._drained_bytes
-        if len(lines) >= self._lines_max or waiting_bytes + len(line) > self._queue_bytes_max:
+        lines, taken_bytes = self._lines, self._taken_bytes + len(line)
+        if len(lines) >= self._lines_max or taken_bytes - self._drained_bytes > self._queue_bytes_max:
             self._dropped += 1
             return
-        self._taken_bytes += len(line)
+        self._taken_bytes = taken_bytes
         lines.append(line)
-        if not self._told:
-            self._told = True
+        if not self._looks:
+            self._looks = True
             self._filled.set()
 
     def close(self, timeout_s: float = CLOSE_TIMEOUT_S) -> None:
@@ -178,9 +185,10 @@ class LineWriter:
             self._filled.wait()
             if not self._closing:
                 time.sleep(GATHER_S)
-            # In this order before draining: a line that comes later sets it again.
-            self._filled.clear()
-            self._told = False
+            if not self._lines:
+                # In this order: a line that comes later sets it again, and one that came just now is drained.
+                self._filled.clear()
+                self._looks = False
             self._drain()
         self._drain()
 
@@ -212,6 +220,9 @@ class Logs:
     def __init__(self, level: str, fd: int = 2, lines_max: int = LINES_MAX) -> None:
         self._writer = LineWriter(fd, lines_max)
         self._time_text = TimeText()
+        self._second = -1
+        self._begin = b""
+        """Begin of the request lines of this second of wall-clock time."""
         self.use(level)
         self.handler = JsonHandler(self._writer, on_terminal=os.isatty(fd))
 
@@ -226,13 +237,20 @@ class Logs:
 
     def request_log(self, fields: Mapping[str, object]) -> None:
         """Log the end of a request at level INFO, from the event loop's thread; ``fields`` hold ``event``."""
-        if self._requests:
-            time_text = self._time_text(time.time())
-            body = bounded(fields)
-            self._writer.write(
-                b'{"time":"%b","level":"info","message":"request finished",%b\n'
-                % (time_text.encode(), body[1:])
-            )
+        if not self._requests:
+            return
+        try:
+            body = orjson.dumps(fields, None, orjson.OPT_APPEND_NEWLINE)
+        except TypeError:
+            body = encoded(fields) + b"\n"
+        if len(body) > LINE_BYTES_MAX:
+            body = bounded(fields) + b"\n"
+        unix_s = time.time()
+        second = int(unix_s)
+        if second != self._second:
+            self._second = second
+            self._begin = b'{"time":"%b' % self._time_text(second)[:-_FRACTION_CHARS].encode()
+        self._writer.write(self._begin + _MIDDLES[int((unix_s - second) * 1000)] + body[1:])
 
     def close(self) -> None:
         """Detach from `logging` and write the remaining lines."""

@@ -1,6 +1,6 @@
 """Recorder of the metrics, and their exposition for Prometheus.
 
-    hot path ──> tallies ──flush──> prometheus-client ──exposition──> scrape
+    hot path ──rows──> tallies ──flush──> prometheus-client ──exposition──> scrape
     hooks (gauges read from their owners) ──┘                 └── workers, read at the scrape
 
 `router.app` makes one `Metrics` per process. A scrape flushes first, so it is exact for its own process; the
@@ -16,6 +16,8 @@ import os
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from enum import StrEnum
+from itertools import compress
+from operator import sub
 from pathlib import Path
 from typing import Generic, Protocol, TypeVar, get_args
 
@@ -137,9 +139,7 @@ class Metrics:
         """Called at each scrape for current samples; an owner that is gone leaves no series behind."""
         self._registry = CollectorRegistry()
         self._tallies: list[Distribution | Count | Sum | Sums] = []
-        self._gathered = 0
         self._totals: dict[tuple[Family, tuple[str, ...]], Total] = {}
-
         self._counters = {
             family: Counter(family.exposed_name, family.about, family.labels, registry=self._registry)
             for family in families.of_kind("counter")
@@ -181,6 +181,14 @@ class Metrics:
                 self._counters[families.TENANT_OUTPUT_TOKENS],
             )
         )
+        self._decided: list[tuple[str, str, float]] = []
+        """Policy, reason and seconds of each decision since the last flush."""
+        self.decided: Callable[[tuple[str, str, float]], None] = self._decided.append
+        """A request was placed: by a policy, for a reason, after seconds of deciding."""
+        self._finished: list[tuple[str, str, float, int, int]] = []
+        """Endpoint, outcome, seconds, and body bytes in and out of each request since the last flush."""
+        self._used: list[tuple[int, int, int | None, int]] = []
+        """Prompt, output, cached and predicted cached tokens of each report since the last flush."""
         self.set(families.BUILD_INFO, 1, version)
         for component in Component:
             self.degraded(component, on=False)
@@ -195,11 +203,6 @@ class Metrics:
         self._exposed.register(_Read(self))
 
     # The hot path.
-
-    def decided(self, policy: str, reason: str, decision_s: float) -> None:
-        """A request was placed."""
-        self.counts[families.DECISIONS].add((policy, reason))
-        self.distributions[families.DECISION_TIME].observe(decision_s)
 
     def shadowed(self, policy: str, judged: ShadowResult | None) -> None:
         """Record a shadow placement; None if the shadow policy had no candidate."""
@@ -233,7 +236,7 @@ class Metrics:
             usage: The worker's report; None without one.
             tenant: Empty if the keys file does not name it.
         """
-        output_tokens = None if usage is None else usage.completion_tokens
+        output_tokens = 0 if usage is None else usage.completion_tokens or 0
         if streamed:
             self.distributions[families.TTFT_SECONDS].observe(ttft_s)
             if ttft_error_s is not None:
@@ -243,19 +246,12 @@ class Metrics:
                 self.distributions[families.ITL_SECONDS].observe(decode_s / steps)
         if usage is None:
             return
+        prompt_tokens, cached_tokens = usage.prompt_tokens, usage.cached_tokens
+        self._used.append((prompt_tokens, output_tokens, cached_tokens, predicted_cached_tokens))
         if not usage.possible:
             self.sums[families.IMPOSSIBLE_USAGE].add(1)
-        self.sums[families.PROMPT_TOKENS].add(usage.prompt_tokens)
-        if output_tokens:
-            self.sums[families.OUTPUT_TOKENS].add(output_tokens)
-        cached_tokens = usage.cached_tokens
-        if cached_tokens is not None:
-            self.sums[families.REPORTED_PROMPT_TOKENS].add(usage.prompt_tokens)
-            self.sums[families.REPORTED_CACHED_TOKENS].add(cached_tokens)
-            self.sums[families.PREDICTED_CACHED_TOKENS].add(predicted_cached_tokens)
-            self.distributions[families.CACHED_ERROR].observe(predicted_cached_tokens - cached_tokens)
         if tenant:
-            self._tenant_tokens.add((tenant, usage.prompt_tokens, cached_tokens or 0, output_tokens or 0))
+            self._tenant_tokens.add((tenant, prompt_tokens, cached_tokens or 0, output_tokens))
 
     def finished(
         self,
@@ -276,15 +272,11 @@ class Metrics:
             answer_bytes: Length of the body sent back.
             tenant: Empty if the keys file does not name it.
         """
-        name = "none" if endpoint is None else endpoint
-        self.counts[families.REQUESTS].add((name, outcome))
+        rows = self._finished
+        rows.append((endpoint or "none", outcome, duration_s, request_bytes, answer_bytes))
         if tenant:
             self.counts[families.TENANT_REQUESTS].add((tenant, outcome))
-        self.sums[families.REQUEST_BYTES].add(request_bytes)
-        self.sums[families.ANSWER_BYTES].add(answer_bytes)
-        self.distributions[families.REQUEST_SECONDS, name].observe(duration_s)
-        self._gathered += 1
-        if self._gathered >= GATHERED_MAX:
+        if len(rows) >= GATHERED_MAX:
             self._add_up()
 
     def limit_rejected(self, tenant: str, limit: str) -> None:
@@ -392,9 +384,38 @@ class Metrics:
         self._add_up()
 
     def _add_up(self) -> None:
-        self._gathered = 0
+        self._split_rows()
         for tally in self._tallies:
             tally.flush()
+
+    def _split_rows(self) -> None:
+        """Hand the columns of all rows to their tallies."""
+        sums, distributions = self.sums, self.distributions
+        if self._decided:
+            policies, reasons, seconds = zip(*self._decided, strict=True)
+            self.counts[families.DECISIONS].add_all(zip(policies, reasons, strict=True))
+            distributions[families.DECISION_TIME].observe_all(seconds)
+            self._decided.clear()
+        if self._finished:
+            names, outcomes, seconds, received, sent = zip(*self._finished, strict=True)
+            self.counts[families.REQUESTS].add_all(zip(names, outcomes, strict=True))
+            sums[families.REQUEST_BYTES].add(sum(received))
+            sums[families.ANSWER_BYTES].add(sum(sent))
+            for name in set(names):
+                of_name = compress(seconds, map(name.__eq__, names))
+                distributions[families.REQUEST_SECONDS, name].observe_all(of_name)
+            self._finished.clear()
+        if self._used:
+            prompts, outputs, _, _ = zip(*self._used, strict=True)
+            sums[families.PROMPT_TOKENS].add(sum(prompts))
+            sums[families.OUTPUT_TOKENS].add(sum(outputs))
+            if reported := [row for row in self._used if row[2] is not None]:
+                prompts, _, cached, predicted = zip(*reported, strict=True)
+                sums[families.REPORTED_PROMPT_TOKENS].add(sum(prompts))
+                sums[families.REPORTED_CACHED_TOKENS].add(sum(cached))
+                sums[families.PREDICTED_CACHED_TOKENS].add(sum(predicted))
+                distributions[families.CACHED_ERROR].observe_all(map(sub, predicted, cached))
+            self._used.clear()
 
     def totals(self) -> Totals:
         """Return the counts of this process since it started."""

@@ -308,7 +308,7 @@ def print_parts(repeats: int) -> None:
     metrics, usage = Metrics("bench", multiprocess_dir=os.environ.get("PROMETHEUS_MULTIPROC_DIR")), _Usage()
 
     def request() -> None:
-        metrics.decided("expected_cost", "affinity", 2e-5)
+        metrics.decided(("expected_cost", "affinity", 2e-5))
         metrics.answered(True, 0.1, 0.01, 1.0, 1, 896, usage)  # noqa: FBT003 - as the exchange calls it
         metrics.finished("/v1/chat/completions", "completed", 1.1, 4096, 20480)
 

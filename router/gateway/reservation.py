@@ -114,7 +114,7 @@ class Reservation(msgspec.Struct, eq=False):
         if gateway.fleet.circuits.tripped:
             gateway.registry.circuits.dispatched(self.local, attempt.placed_us)
         decision_s = gateway.now_s() - attempt.started_s
-        gateway.metrics.decided(gateway.placing.decider.policy.name, chosen.reason, decision_s)
+        gateway.metrics.decided((gateway.placing.decider.policy.name, chosen.reason, decision_s))
         if not parsed.stream:
             # The first byte of such an answer comes after the decode: the prefill is over when predicted.
             ends_s = attempt.started_s + chosen.estimated_ttft_s

@@ -28,10 +28,11 @@ CANDIDATES_MAX = 8
 TOKENS_MAX = 1 << 24
 """Larger counts are garbage: the longest context ever published has ten million tokens (Llama 4 Scout)."""
 
-CLOSINGS_MAX = 8
-"""Objects within an object of counts for which its end is looked for; engines have one or two."""
+CLOSINGS = range(1, 9)
+"""Closing braces of an object of counts, its own included, that are tried; engines have one to three."""
 
-_OBJECT = re.compile(rb"\s*:\s*(?=\{)")
+_OBJECT = re.compile(rb"\s*:\s*\{")
+_GENERATE = Endpoint.GENERATE
 _decode_any = json.JSONDecoder().raw_decode
 
 _Tokens = Annotated[int, msgspec.Meta(ge=0, le=TOKENS_MAX)]
@@ -61,35 +62,33 @@ _decode_counts = msgspec.json.Decoder(_Counts).decode
 def find_usage(endpoint: Endpoint, answer: TailBuffer | bytes) -> Usage | None:
     """Return the engine's last counts at the end of an answer (JSON or events, cut anywhere), or None."""
     data = answer.bytes() if isinstance(answer, TailBuffer) else answer
-    key = b'"meta_info"' if endpoint is Endpoint.GENERATE else b'"usage"'
+    key = b'"meta_info"' if endpoint is _GENERATE else b'"usage"'
     completion_tokens: int | None = None
-    end = len(data)
-    candidates = 0
-    while candidates < CANDIDATES_MAX and (at := data.rfind(key, 0, end)) >= 0:
-        end = at
-        begin = _OBJECT.match(data, at + len(key))
-        if begin is None:
-            continue
-        candidates += 1
-        counts = _counts_at(data, begin.end())
-        if completion_tokens is None:
-            completion_tokens = counts.completion_tokens
+    at, candidates = data.rfind(key), 0
+    while at >= 0 and candidates < CANDIDATES_MAX:
+        start = at + len(key)
+        if data.startswith(b":{", start) or _OBJECT.match(data, start) is not None:
+            candidates += 1
+            counts = _counts_at(data, data.find(b"{", start))
             if completion_tokens is None:
-                completion_tokens = counts.output_tokens
-        usage = _usage_of(counts, completion_tokens)
-        if usage is not None:
-            return usage
+                completion_tokens = counts.completion_tokens
+                if completion_tokens is None:
+                    completion_tokens = counts.output_tokens
+            usage = _usage_of(counts, completion_tokens)
+            if usage is not None:
+                return usage
+        at = data.rfind(key, 0, at)
     return None
 
 
 def _counts_at(data: bytes, start: int) -> _Counts:
     """Return the counts of the object at an offset; none if it is cut off."""
     end = start
-    for _ in range(CLOSINGS_MAX):
+    for closings in CLOSINGS:
         end = data.find(b"}", end) + 1
         if not end:
             return _Counts()
-        if data.count(b"{", start, end) == data.count(b"}", start, end):
+        if data.count(b"{", start, end) == closings:
             try:
                 return _decode_counts(data[start:end])
             except (ValueError, RecursionError):
@@ -126,8 +125,8 @@ def _sane(value: Any) -> int | None:
 
 
 def _usage_of(counts: _Counts, completion_tokens: int | None) -> Usage | None:
-    prompt_tokens = counts.prompt_tokens if counts.prompt_tokens is not None else counts.input_tokens
-    if prompt_tokens is None:
+    prompt_tokens = counts.prompt_tokens
+    if prompt_tokens is None and (prompt_tokens := counts.input_tokens) is None:
         return None
     details = counts.prompt_tokens_details or counts.input_tokens_details
     cached_tokens = None if details is None else details.cached_tokens
@@ -136,11 +135,12 @@ def _usage_of(counts: _Counts, completion_tokens: int | None) -> Usage | None:
     if cached_tokens is None:
         # Anthropic counts tokens read from and written to the cache apart from the input tokens.
         cached_tokens = counts.cache_read_input_tokens
-        prompt_tokens += (cached_tokens or 0) + (counts.cache_creation_input_tokens or 0)
+        if cached_tokens or counts.cache_creation_input_tokens:
+            prompt_tokens += (cached_tokens or 0) + (counts.cache_creation_input_tokens or 0)
     # A prompt has a token: engines send 0 in events that come before they counted.
     if not prompt_tokens:
         return None
     # Older SGLang adds up what each of several answers to one prompt found cached.
-    if counts.garbage or (cached_tokens or 0) > prompt_tokens:
+    if counts.garbage or (cached_tokens is not None and cached_tokens > prompt_tokens):
         return Usage(prompt_tokens, None, completion_tokens, possible=False)
     return Usage(prompt_tokens, cached_tokens, completion_tokens)

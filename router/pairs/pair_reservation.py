@@ -140,7 +140,7 @@ class PairReservation(msgspec.Struct, eq=False):
         decision_s = gateway.now_s() - attempt.started_s
         rules = gateway.placing.decider.rules
         policy = rules.prefill_policy or rules.policy
-        gateway.metrics.decided(policy.name, attempt.chosen.reason, decision_s)
+        gateway.metrics.decided((policy.name, attempt.chosen.reason, decision_s))
 
     def prefill_over(self) -> None:
         """Free the prefill worker: its leg ended well."""

@@ -6,6 +6,7 @@ import pty
 import subprocess
 import sys
 import threading
+import time
 from collections.abc import Iterator
 from datetime import UTC, datetime
 from pathlib import Path
@@ -13,7 +14,17 @@ from pathlib import Path
 import orjson
 import pytest
 
-from router.logs import LineWriter, Logs, TimeText, bounded, configure_logs, encoded, log_from, request_log
+from router.logs import (
+    GATHER_S,
+    LineWriter,
+    Logs,
+    TimeText,
+    bounded,
+    configure_logs,
+    encoded,
+    log_from,
+    request_log,
+)
 
 ROOT = Path(__file__).parents[2]
 
@@ -160,6 +171,17 @@ def test_lines_keep_their_order_and_none_is_lost(pipe: Pipe) -> None:
     logs.close()
     assert [entry["number"] for entry in entries(pipe)] == list(range(500))
     assert logs.dropped == 0
+
+
+def test_a_line_after_a_pause_is_written(pipe: Pipe) -> None:
+    """The thread has stopped looking by then: the line wakes it."""
+    writer = LineWriter(pipe.write_fd)
+    for line in (b"one\n", b"two\n"):
+        writer.write(line)
+        assert os.read(pipe.read_fd, 100) == line
+        time.sleep(3 * GATHER_S)
+        assert not writer._looks
+    writer.close()
 
 
 def test_a_blocked_output_drops_lines_and_blocks_nobody(pipe: Pipe) -> None:

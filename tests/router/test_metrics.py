@@ -83,7 +83,7 @@ def test_a_finished_request_counts_by_endpoint_and_outcome(metrics: Metrics) -> 
 
 
 def test_a_decision_counts_by_policy_and_reason(metrics: Metrics) -> None:
-    metrics.decided("expected_cost", "affinity", 2e-5)
+    metrics.decided(("expected_cost", "affinity", 2e-5))
     found = scraped(metrics)
     assert found["decisions_total", "expected_cost", "affinity"] == 1
     assert found["decision_seconds_bucket", "2e-05"] == 1
@@ -227,16 +227,29 @@ def test_failures_count_by_worker_and_kind(metrics: Metrics) -> None:
 
 def test_what_has_gathered_is_bounded_without_any_scrape(metrics: Metrics) -> None:
     for _ in range(10 * GATHERED_MAX + 1):
-        metrics.decided("expected_cost", "cold", 2e-5)
+        metrics.decided(("expected_cost", "cold", 2e-5))
         answer(metrics, Usage(cached_tokens=768, completion_tokens=9))
         metrics.finished("/generate", "completed", 0.3, 10, 20)
     held = [
         len(getattr(tally, name)) for tally in metrics._tallies for name in GATHERS if hasattr(tally, name)
     ]
-    assert max(held) == 1
+    rows = (metrics._decided, metrics._finished, metrics._used)
+    assert max(*held, *map(len, rows)) == 1
     found = scraped(metrics)
     assert found["requests_total", "/generate", "completed"] == 10 * GATHERED_MAX + 1
     assert found["decision_seconds_count",] == 10 * GATHERED_MAX + 1
+
+
+def test_many_observations_fall_into_the_same_buckets_as_few(metrics: Metrics) -> None:
+    """Numpy sorts many, bisect a few; a bound belongs to the bucket below it."""
+    values = [0.0005, 0.001, 0.0011, 0.002, 0.9, 1.0, 7.0] * 10
+    few, many = metrics.distributions[LOOP_LAG], Metrics("many").distributions[LOOP_LAG]
+    for value in values:
+        few.observe(value)
+        few.flush()
+    many.observe_all(values)
+    many.flush()
+    assert few.totals()[0] == many.totals()[0]
 
 
 def test_hooks_run_before_every_scrape(metrics: Metrics) -> None:
@@ -296,7 +309,7 @@ from router.metric_families import *
 from router.metrics import Metrics
 metrics = Metrics("1", multiprocess_dir=os.environ["PROMETHEUS_MULTIPROC_DIR"])
 metrics.finished("/generate", "completed", 0.3)
-metrics.decided("random", "cold", 0.1)
+metrics.decided(("random", "cold", 0.1))
 metrics.set(INFLIGHT_REQUESTS, 2)
 metrics.set(TREE_BLOCKS, int(sys.argv[1]))
 metrics.flush()
