@@ -25,7 +25,7 @@ import functools
 import select
 import string
 from collections.abc import Collection
-from typing import ClassVar, Protocol
+from typing import ClassVar, Protocol, cast
 
 import httptools
 from uvicorn._types import ASGI3Application
@@ -38,6 +38,7 @@ from router.proxy.clients import Client, Clients
 from router.proxy.deadlines import Deadlines
 from router.proxy.held_bytes import HeldBytes
 from router.proxy.intake import LARGE_BODY_BYTES, Intake
+from router.proxy.late_writes import LateTransport, late_writes
 from router.proxy.limits import ClientLimits
 from router.proxy.ports import Header, JudgeHead, Route, StartExchange
 from router.proxy.receiving import NEXT_RECEIVING, Received, Receiving
@@ -170,7 +171,8 @@ class GatewayProtocol(HttpToolsProtocol):
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         """Count the connection, and start the clock of its first request."""
-        super().connection_made(transport)
+        late = cast("asyncio.Transport", LateTransport(transport, late_writes(self.loop)))
+        super().connection_made(late)
         self.flow = _Flow(transport, self.pipeline)
         transport.set_write_buffer_limits(high=64 * 1024, low=16 * 1024)
         self._control: dict[bytes, bytes] = {}

@@ -22,6 +22,7 @@ import msgspec
 from router.chunks import CHUNK_END, EVENT_END, SIZES
 from router.errors import StreamBroken, UpstreamError, WorkerSilent, WorkerUnreachable
 from router.proxy.headers import named_by
+from router.proxy.late_writes import LateTransport, late_writes
 from router.proxy.ports import BodySource, UpstreamSink
 
 if TYPE_CHECKING:
@@ -290,7 +291,8 @@ class WorkerConnection(asyncio.Protocol):
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """Keep the transport; the pool uses it when the connection attempt has returned."""
         # uvloop's transports are not asyncio's, but have the same methods.
-        self._transport = cast("asyncio.Transport", transport)
+        late = LateTransport(cast("asyncio.Transport", transport), late_writes(self._loop))
+        self._transport = cast("asyncio.Transport", late)
         sock: socket.socket = transport.get_extra_info("socket")
         sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
         for name, value in KEEPALIVE:

@@ -253,10 +253,11 @@ async def test_patience_begins_when_the_worker_has_taken_the_request(
     worker: Any, new_sink: Any, until: Until
 ) -> None:
     """64 MB are more than sockets hold; the worker reads the head only."""
+    never = asyncio.Event()  # held here: the loop keeps no task that waits for garbage
 
     async def script(reader: asyncio.StreamReader, _: asyncio.StreamWriter) -> None:
         await reader.readuntil(b"\r\n\r\n")
-        await asyncio.Event().wait()
+        await never.wait()
 
     pool = WorkerPool(await worker.start(script), rules=UpstreamRules(5.0, 0.1, 5.0))
     sink = new_sink()

@@ -304,11 +304,13 @@ class Unanswered:
     def get_write_buffer_size(self) -> int:
         return 0
 
-    def pause_reading(self) -> None:
+    def is_closing(self) -> bool:
+        return False
+
+    def ignored(self, *_: object) -> None:
         pass
 
-    def abort(self) -> None:
-        pass
+    pause_reading = resume_reading = set_write_buffer_limits = abort = ignored
 
 
 async def test_silence_is_noticed_on_every_one_of_many_connections(new_sink: Any, until: Until) -> None:
