@@ -37,8 +37,8 @@ class DecodePool(msgspec.Struct, frozen=True, eq=False):
 class DecodePools(msgspec.Struct, frozen=True, eq=False):
     """Cached facts of one `Pairing`, at a revision of the fleet.
 
-    By slot: the number of the pool, or `ALONE`; ``splits`` as in `policies.pricing.views.Ships`; ``decodes``,
-    1 for decode workers, which take requests whole, else 0.
+    By slot: the number of the pool, or `ALONE`; ``splits`` as in `disaggregation.ships`; ``decodes``
+    is 1 for decode workers, which take requests whole, else 0.
     """
 
     pairing: Pairing

@@ -29,13 +29,14 @@ from numpy.typing import NDArray
 
 from policies.disaggregation.candidate_sites import CandidatesBySite
 from policies.disaggregation.decode_pools import DecodePool, DecodePools, decode_pools
+from policies.disaggregation.ships import Ships
 from policies.estimates.costs import Floats
 from policies.estimates.decodes import DecodeFit
 from policies.estimates.kv_bytes import KvBytes
 from policies.fleet.admission import Admission
 from policies.fleet.fleet import FleetState
 from policies.fleet.pairing import ALONE, Pairing
-from policies.pricing.views import Candidates, Chosen, RequestView, Ships, Slots
+from policies.pricing.views import Candidates, Chosen, RequestView, Slots
 from policies.scoring import DECODE_COST, DECODE_POLICIES, POLICIES, Policy, make_policy
 from policies.scoring.placement import cheapest_row
 from policies.state.buckets import ANY_BUCKET

@@ -12,12 +12,14 @@ This is no part of the fold: it is derived, and no snapshot contains it.
 
 from math import fsum
 
+import msgspec
 import numpy as np
 import xxhash
 from numpy.typing import NDArray
 
 from policies.estimates.costs import ServiceModel, congestion_per_s
 from policies.fleet.cache_pools import PoolMembers
+from policies.pricing.plain import plain_rows
 from policies.pricing.timing import Prices
 from policies.pricing.views import FEW_MAX, Beside, Evictions, Slots, SlowColumns, Spills
 from policies.state.bucket_members import BucketMembers
@@ -217,7 +219,6 @@ class Columns:
             columns["b_s"][slots],
             columns["c0_tokens"][slots],
             self._congestion_per_s(slots, spills, returning),
-            np.zeros(count),
             self._pools.columns(slots.tolist()),
             spills,
             self._evictions(slots),
@@ -226,6 +227,7 @@ class Columns:
             columns["device_from_us"][slots] if columns["device_from_us"].any() else None,
         )
         few = [slow.prices_at(row) for row in range(count)] if count <= FEW_MAX else []
+        slow = msgspec.structs.replace(slow, plain=plain_rows(few))
         rows = self._gathered[id(slots), bucket] = slow, few
         return rows
 

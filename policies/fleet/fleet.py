@@ -26,6 +26,7 @@ from collections.abc import Callable, Collection, Generator, Iterable, Iterator,
 from dataclasses import dataclass, field, replace
 from typing import Any, get_args
 
+import msgspec
 import numpy as np
 
 from policies.estimates.costs import PROFILES, Floats, ServiceModel
@@ -43,7 +44,7 @@ from policies.fleet.quotas import Quotas, ShareOf, no_shares
 from policies.fleet.ranks import place_of, rank_id, rank_of
 from policies.fleet.roles import DECODE
 from policies.pricing.timing import Prices
-from policies.pricing.views import NO_LOADS, Candidates, Displacing, Ships, Slots, SlowColumns
+from policies.pricing.views import NO_LOADS, Candidates, Displacing, Slots, SlowColumns, Splitting
 from policies.state.block_size import BlockSize
 from policies.state.bucket_members import BucketMembers
 from policies.state.buckets import ANY_BUCKET, BUCKET_LABEL, LengthBuckets
@@ -621,30 +622,18 @@ class FleetState:
             owner,
             displacing,
             self.hot.copying(paths, matches, tokens_per_block, now_us) if self.hot.horizon_s else None,
+            profile.needs_ends,
         )
 
     def among(
-        self, candidates: Candidates, slots: Slots, bucket: int = ANY_BUCKET, ships: Ships | None = None
+        self, candidates: Candidates, slots: Slots, bucket: int = ANY_BUCKET, ships: Splitting | None = None
     ) -> Candidates:
         """Narrow a view to some of the candidates; ``ships`` is the cost of splitting the request, if new."""
         slow, few = self.columns.gathered(slots, bucket, candidates.now_us)
         if candidates.displacing is not None:
             slow, few = self._displaced(slow, few, candidates.displacing)
-        return Candidates(
-            slow,
-            few,
-            candidates.matches,
-            candidates.loads,
-            candidates.prompt_tokens,
-            candidates.tokens_per_block,
-            candidates.now_us,
-            ships or candidates.ships,
-            candidates.queue,
-            candidates.loads_s,
-            candidates.owner,
-            candidates.displacing,
-            candidates.copying,
-        )
+        ships = ships or candidates.ships
+        return msgspec.structs.replace(candidates, slow=slow, few=few, ships=ships)
 
     @staticmethod
     def _displaced(

@@ -8,7 +8,7 @@
                                 W   until a decode worker has room
                                 X   exposed transfer
                                 P   price of leaving the length bucket (`policies.state.buckets`)
-                                D   loss of the requests decoding there (`policies.pricing.views.Ships`)
+                                D   loss of the requests decoding there (`policies.disaggregation.ships`)
                                 L   loading from host memory, beside the prefill s(u, c) of u uncached tokens
                                     behind c cached ones (`policies.estimates.host_memory`)
 
@@ -49,13 +49,17 @@ NUMBERS: Arithmetic[float] = Arithmetic(min, max, _pick)
 COLUMNS: Arithmetic[Floats] = Arithmetic(np.minimum, np.maximum, np.where)
 
 
+Price = Callable[..., Any]
+"""A policy's price: cost in seconds of one worker, or of each of many, by fields of `Timing` in this order:
+ready_s, work_s, settled_s, congestion_per_s, evict_s; and saved_s and behind, if they are not 0."""
+
+
 class Prices(NamedTuple, Generic[Number]):
     """Prices of the prefill on a worker, or on each of many.
 
     Attributes:
         slot: Row in the fleet state; of many, an array or a slice.
         a_s: Service model, as are b_s and c0_tokens (`policies.estimates.costs`).
-        transfer_s: X without a hand-over.
         fetching: Slot of its pool, base_s, token_s, tokens_min, patience; None without a pool.
         visiting: For a request of another length bucket: token_s, middle_tokens; None at home.
         evicting: For a cache that may be full: seconds lost with each token that is pushed out, and tokens
@@ -68,7 +72,6 @@ class Prices(NamedTuple, Generic[Number]):
     b_s: Number
     c0_tokens: Number
     congestion_per_s: Number
-    transfer_s: Number
     fetching: tuple[Any, Number, Number, Number, Number] | None = None
     visiting: tuple[Number, Number] | None = None
     evicting: tuple[Number, Number] | None = None
@@ -96,19 +99,25 @@ class Timing(msgspec.Struct, Generic[Number], frozen=True, gc=False):
 
     slot: Any
     safe_tokens: Number
-    fetched_tokens: Number | float
     service_s: Number
     ready_s: Number
     work_s: Number
-    congestion_per_s: Number
-    transfer_s: Number | float
-    stall_s: Number | float
-    spill_s: Number | float
-    settled_s: Number
-    behind: Number | float
-    evict_s: Number | float
-    fetch_s: Number | float
+    congestion_per_s: Number | float = 0.0
+    settled_s: Number | float = 0.0
+    fetched_tokens: Number | float = 0.0
+    transfer_s: Number | float = 0.0
+    stall_s: Number | float = 0.0
+    spill_s: Number | float = 0.0
+    behind: Number | float = 0.0
+    evict_s: Number | float = 0.0
+    fetch_s: Number | float = 0.0
     saved_s: Number | float = 0.0
+
+    def cost(self, price: Price) -> Number:
+        """Cost by a policy's price."""
+        others = self.congestion_per_s, self.evict_s, self.saved_s, self.behind
+        cost: Number = price(self.ready_s, self.work_s, self.settled_s, *others)
+        return cost
 
 
 TOKEN_S_MIN = 1e-12
@@ -177,16 +186,14 @@ def assemble(
     request is split; ``shared`` gives R by `Prices.beside` and seconds of work; ``copying`` are the tokens of
     a common start and the saving of one more copy, None without one.
     """
-    slot, a_s, b_s, c0_tokens, congestion_per_s, transfer_s, fetching, visiting, evicting, beside = prices
+    slot, a_s, b_s, c0_tokens, congestion_per_s, fetching, visiting, evicting, beside = prices
     cached, pooled = match
-    uncached = prompt_tokens - cached
-    # `service_s`, written out: four workers would be four calls more for each request.
-    prefill_s = a_s + b_s * uncached * (1.0 + (cached + uncached * 0.5) / c0_tokens)
+    prefill_s = service_s(a_s, b_s, c0_tokens, prompt_tokens - cached, cached)
     saved_s = 0.0 if copying is None else math.pick(cached < copying[0], copying[1], 0.0)
     ready_s = backlog_s
     behind: Number | float = 0.0
     if waiting is not None:
-        ahead_s, behind = waiting(slot, prefill_s + transfer_s)
+        ahead_s, behind = waiting(slot, prefill_s)
         ready_s = backlog_s + ahead_s
     own_s = ready_s
     if beside is not None and shared is not None:
@@ -200,13 +207,13 @@ def assemble(
         cached = cached + fetched
     if loaded_s is not None:
         prefill_s = math.greatest(prefill_s, loaded_s)
-    work_s = prefill_s + transfer_s
+    work_s = prefill_s
+    transfer_s: Number | float = 0.0
     stall_s: Number | float = 0.0
     if shipped is not None:
-        room_s, exposed_s, stall_s = shipped(slot, prefill_s)
+        room_s, transfer_s, stall_s = shipped(slot, prefill_s)
         ready_s = math.greatest(ready_s, room_s)
-        transfer_s = transfer_s + exposed_s
-        work_s = work_s + exposed_s + stall_s
+        work_s = work_s + transfer_s + stall_s
     price_s = 0.0 if visiting is None else spill_s(*visiting, prompt_tokens - cached, cached)
     if visiting is not None:
         work_s = work_s + price_s
@@ -220,15 +227,15 @@ def assemble(
     return Timing(
         slot,
         cached,
-        fetched,
         prefill_s,
         ready_s,
         work_s,
         congestion_per_s,
+        settled_s,
+        fetched,
         transfer_s,
         stall_s,
         price_s,
-        settled_s,
         behind,
         evict_s,
         fetch_s,

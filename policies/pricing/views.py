@@ -10,16 +10,18 @@ Views are msgspec structs: a frozen dataclass, made for each request, sets its f
 
 from collections.abc import Mapping, Sequence
 from functools import partial
+from math import inf
 from operator import attrgetter
 from types import MappingProxyType
-from typing import NamedTuple, Self
+from typing import Any, NamedTuple, Protocol, Self
 
 import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
 from policies.estimates.costs import Floats
-from policies.pricing.timing import COLUMNS, NUMBERS, Prices, Timing, assemble
+from policies.pricing.plain import PlainRows, PlainTimes
+from policies.pricing.timing import COLUMNS, NUMBERS, Price, Prices, Timing, assemble
 from policies.state.loads import Loads
 from policies.state.queue_view import QueueView
 from radix import Match
@@ -54,6 +56,9 @@ class RequestView(msgspec.Struct, frozen=True, gc=False):
 class _Rows(msgspec.Struct, frozen=True, gc=False):
     def only(self, rows: NDArray[np.intp]) -> Self:
         return type(self)(*[column[rows] for column in msgspec.structs.astuple(self)])
+
+    def at(self, row: int) -> tuple[Any, ...]:
+        return tuple([column.item(row) for column in msgspec.structs.astuple(self)])
 
 
 class Pools(_Rows, frozen=True, gc=False):
@@ -134,11 +139,11 @@ class SlowColumns(msgspec.Struct, frozen=True, gc=False):
         worker_hash: 64-bit hash of the worker id (uint64), for rendezvous and consistent hashing.
         a_s: Service model, as are b_s and c0_tokens (`policies.estimates.costs`).
         congestion_per_s: kappa, per second (`policies.fleet.columns`).
-        transfer_s: X: exposed seconds of KV transfer to decode or across a link.
         delayed_ratio: Chance that work on one of them delays a later request while no request waits.
         beside: None if none of them is a data-parallel rank.
         device_from_us: Log time before which a worker's last uses are in its host memory; 0 if all is on
             its device, None if that is so of all workers.
+        plain: The rows of a few workers, if no option concerns any of them.
     """
 
     slots: Slots
@@ -149,13 +154,13 @@ class SlowColumns(msgspec.Struct, frozen=True, gc=False):
     b_s: Floats
     c0_tokens: Floats
     congestion_per_s: Floats
-    transfer_s: Floats
     pools: Pools | None = None
     spills: Spills | None = None
     evictions: Evictions | None = None
     delayed_ratio: float = 1.0
     beside: Beside | None = None
     device_from_us: Floats | None = None
+    plain: PlainRows | None = None
 
     def only(self, rows: NDArray[np.intp]) -> "SlowColumns":
         """Rows of some candidates."""
@@ -171,7 +176,6 @@ class SlowColumns(msgspec.Struct, frozen=True, gc=False):
             self.b_s[rows],
             self.c0_tokens[rows],
             self.congestion_per_s[rows],
-            self.transfer_s[rows],
             None if pools is None else pools.only(rows),
             None if spills is None else spills.only(rows),
             None if evictions is None else evictions.only(rows),
@@ -185,7 +189,9 @@ class SlowColumns(msgspec.Struct, frozen=True, gc=False):
         token_s = price.ratio[self.index] * self.b_s
         if self.evictions is not None:
             token_s = np.maximum(token_s, self.evictions.token_s)
-        return msgspec.structs.replace(self, evictions=Evictions(token_s, price.free_tokens[self.index]))
+        return msgspec.structs.replace(
+            self, evictions=Evictions(token_s, price.free_tokens[self.index]), plain=None
+        )
 
     @property
     def prices(self) -> Prices[Floats]:
@@ -197,12 +203,9 @@ class SlowColumns(msgspec.Struct, frozen=True, gc=False):
             self.b_s,
             self.c0_tokens,
             self.congestion_per_s,
-            self.transfer_s,
-            None
-            if pools is None
-            else (pools.slots, pools.base_s, pools.token_s, pools.tokens_min, pools.patience),
+            None if pools is None else msgspec.structs.astuple(pools),
             None if spills is None else (spills.token_s, spills.middle_tokens),
-            None if evictions is None else (evictions.token_s, evictions.free_tokens),
+            None if evictions is None else msgspec.structs.astuple(evictions),
             self.beside,
         )
 
@@ -215,65 +218,21 @@ class SlowColumns(msgspec.Struct, frozen=True, gc=False):
             self.b_s.item(row),
             self.c0_tokens.item(row),
             self.congestion_per_s.item(row),
-            self.transfer_s.item(row),
-            None
-            if pools is None
-            else (
-                pools.slots.item(row),
-                pools.base_s.item(row),
-                pools.token_s.item(row),
-                pools.tokens_min.item(row),
-                pools.patience.item(row),
-            ),
-            None
-            if spills is None or not spills.steps.item(row)
-            else (spills.token_s.item(row), spills.middle_tokens.item(row)),
-            None
-            if evictions is None or not evictions.token_s.item(row)
-            else (evictions.token_s.item(row), evictions.free_tokens.item(row)),
+            None if pools is None else pools.at(row),
+            None if spills is None or not spills.steps.item(row) else spills.at(row)[1:],
+            None if evictions is None or not evictions.token_s.item(row) else evictions.at(row),
             None if beside is None else beside.slots[row][beside.exists[row] > 0.0].tolist() or None,
         )
 
 
-class Ships(msgspec.Struct, frozen=True, gc=False):
-    """Cost of splitting a request between two workers, or of not splitting it.
-
-    Candidates that would hand the request over to the same decode workers over the same link share a
-    *route* (by slot; 0 for a worker that does all alone), and so a price
-    (`policies.disaggregation.decode_selection`):
-
-        V' = max(V', W)                      W: room_s, until a decode worker has room
-        X = base + max(0, send - overlap·s)  s: the prefill, during which a share of the KV is sent already
-
-    A candidate that decodes, plain or not (``splits`` is 0 in its slot), stalls its n decoding requests while
-    it prefills, by up to s each: an engine prefills first, or does both in one longer step. So ``n·s`` is
-    added to the price, as a loss of others (theory E2: kappa's term covers those that wait).
-    """
-
-    routes: NDArray[np.intp]
-    room_s: Floats
-    base_s: Floats
-    send_s: Floats
-    overlap_ratio: Floats
-    splits: Floats
+class Splitting(Protocol):
+    """Cost of splitting a request between two workers, or not (`policies.disaggregation.ships`)."""
 
     def columns(self, loads: Loads, index: slice | Slots, prefill_s: Floats) -> tuple[Floats, Floats, Floats]:
         """W, X and the loss of others, of the candidates of an index."""
-        routes = self.routes[index]
-        exposed_s = np.maximum(self.send_s[routes] - self.overlap_ratio[routes] * prefill_s, 0.0)
-        exposed_s += self.base_s[routes]
-        decoding = loads.inflight_requests[index] - loads.prefill_requests[index]
-        decoding *= 1.0 - self.splits[index]
-        return self.room_s[routes], exposed_s, decoding * prefill_s
 
     def at(self, loads: Loads, slot: int, prefill_s: float) -> tuple[float, float, float]:
         """W, X and the loss of others, of one candidate."""
-        route = self.routes.item(slot)
-        if self.splits.item(slot):
-            late_s = self.send_s.item(route) - self.overlap_ratio.item(route) * prefill_s
-            return self.room_s.item(route), self.base_s.item(route) + max(late_s, 0.0), 0.0
-        decoding = loads.inflight_requests.item(slot) - loads.prefill_requests.item(slot)
-        return 0.0, 0.0, decoding * prefill_s
 
 
 class Candidates(msgspec.Struct, frozen=True, gc=False):
@@ -290,6 +249,7 @@ class Candidates(msgspec.Struct, frozen=True, gc=False):
         owner: Owner of the blocks that the request brings; 0 if they are not counted.
         displacing: None for a tenant within its share of KV space.
         copying: None unless copies are counted, and the prompt has a start that others have.
+        windowed: True if the safe part of a match may not be all of it.
     """
 
     slow: SlowColumns
@@ -299,12 +259,13 @@ class Candidates(msgspec.Struct, frozen=True, gc=False):
     prompt_tokens: float
     tokens_per_block: float
     now_us: int
-    ships: Ships | None = None
+    ships: Splitting | None = None
     queue: QueueView | None = None
     loads_s: Mapping[int, float] = NO_LOADS
     owner: int = 0
     displacing: Displacing | None = None
     copying: Copying | None = None
+    windowed: bool = True
 
     def __len__(self) -> int:
         """Number of candidates."""
@@ -426,6 +387,26 @@ class Candidates(msgspec.Struct, frozen=True, gc=False):
                 )
             )
         return timings
+
+    def plain_times(self, prompt_tokens: float, price: Price) -> PlainTimes | None:
+        """Times and costs of a request on a few workers; None if they are many, or if an option counts."""
+        plain, queue, committed_s = self.slow.plain, self.queue, inf
+        if plain is None or self.ships is not None or self.copying is not None or self.loads_s:
+            return None
+        if queue is not None:
+            if queue.tickets is not None:
+                return None
+            committed_s = queue.committed_s
+        slots, matches = plain.slots, self.matches
+        if not matches:
+            safe_tokens = [0.0] * len(slots)
+        elif self.windowed or len(matches) > 1:
+            blocks = self._safe_blocks(slots)
+            safe_tokens = [min(safe * self.tokens_per_block, self.prompt_tokens) for safe in blocks]
+        else:
+            safe_tokens = plain.matched_tokens(matches[0], self.tokens_per_block, self.prompt_tokens)
+        backlogs_s = self.loads.backlogs_s(slots, self.now_us)
+        return plain.priced(prompt_tokens, safe_tokens, backlogs_s, committed_s, price)
 
     def worth_leaving_for(self, prompt_tokens: float) -> "Candidates":
         """Candidates at home, and others that would answer sooner, at their price, than all at home.

@@ -13,10 +13,10 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import partial
 from types import MappingProxyType
-from typing import Any, Protocol
+from typing import Any
 
-from policies.estimates.costs import Floats, Number
-from policies.pricing.timing import Timing
+from policies.estimates.costs import Floats
+from policies.pricing.timing import Price
 from policies.pricing.views import Candidates, RequestView
 from policies.scoring.affinity import AffinityOptions, affinity
 from policies.scoring.cache_aware import CacheAwareOptions, cache_aware
@@ -36,13 +36,6 @@ DEFAULT_POLICY = "expected_cost"
 
 SECONDS = "seconds"
 """Unit of policies that price time."""
-
-
-class Price(Protocol):
-    """Cost of one worker, or of each of many."""
-
-    def __call__(self, timing: Timing[Number], /) -> Number:
-        """Lower is better."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,7 +72,7 @@ class Rule:
 
 def _priced(price: Price) -> Rule:
     def costs(request: RequestView, candidates: Candidates) -> Floats:
-        return price(candidates.times(request.prompt_tokens))
+        return candidates.times(request.prompt_tokens).cost(price)
 
     return Rule(costs, uses_cache=True, price=price)
 

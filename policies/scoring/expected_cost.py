@@ -23,17 +23,23 @@ sessions from the worker that holds them (decision 0048).
 **Data-parallel ranks** serve several prompts at a time; V and A are predicted work, and the ratio of real
 queueing time to it is learned (`policies.fleet.admission`). **Pairs** add the wait for a decode worker to V',
 and the exposed transfer and the delay of requests decoding beside the prefill to x
-(`policies.pricing.views.Ships`).
+(`policies.disaggregation.ships`).
 
 With little load it is `min_ttft`; with much it is the product of size and queue that `lmetric` uses.
 """
 
 from policies.estimates.costs import Number
-from policies.pricing.timing import Timing
 
 
-def expected_cost(timing: Timing[Number]) -> Number:
+def expected_cost(
+    ready_s: Number,
+    work_s: Number,
+    settled_s: Number | float,
+    congestion_per_s: Number | float,
+    evict_s: Number | float,
+    saved_s: Number | float = 0.0,
+    behind: Number | float = 0.0,
+) -> Number:
     """Expected seconds lost by all requests if this one is placed there (formula above)."""
-    work_s = timing.work_s
-    delayed = timing.behind + timing.congestion_per_s * (timing.settled_s + work_s * 0.5)
-    return timing.ready_s + work_s + work_s * delayed + timing.evict_s - timing.saved_s
+    delayed = behind + congestion_per_s * (settled_s + work_s * 0.5)
+    return ready_s + work_s + work_s * delayed + evict_s - saved_s

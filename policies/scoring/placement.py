@@ -26,6 +26,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from policies.estimates.costs import Floats
+from policies.pricing.plain import PlainTimes
 from policies.pricing.timing import Timing
 from policies.pricing.views import Candidates, Chosen, RequestView, Shed
 from policies.scoring import Policy
@@ -41,6 +42,9 @@ covers learned speeds that differ, and stays below the prefill of another reques
 
 NO_WORKER_RETRY_AFTER_S = 2.0
 """A worker that comes back is seen within one or two rounds of health checks."""
+
+
+Times = PlainTimes | list[Timing[float]]
 
 
 class Reason(StrEnum):
@@ -63,55 +67,61 @@ def place(request: RequestView, candidates: Candidates | None, policy: Policy) -
         The worker and its prediction, or ``Shed("no_worker")`` when there is no candidate (None or empty) or
         the policy considers none.
     """
-    if candidates is None or not len(candidates.slow.slots):
+    if candidates is None or not (candidates.few or len(candidates.slow.slots)):
         return Shed("no_worker", NO_WORKER_RETRY_AFTER_S)
-    prompt_tokens = request.prompt_tokens
-    candidates, costs, timings = priced(request, candidates, policy)
+    candidates, costs, times = priced(request, candidates, policy)
     row = cheapest_row(request.key, candidates.slow.worker_hash, costs)
     if row is None:
         return Shed("no_worker", NO_WORKER_RETRY_AFTER_S)
-    timing = (
-        timings[row] if timings else candidates.timings(prompt_tokens, (candidates.slow.prices_at(row),))[0]
-    )
-    home = False
+    timing, home = _timing(request, candidates, times, row), False
     if request.home >= 0 and timing.slot != request.home:
-        found = _at_home(request, candidates, costs, timings, timing, costs[row], policy)
+        found = _at_home(request, candidates, costs, times, timing, costs[row], policy)
         if found is not None:
             home, (row, timing) = True, found
+    ready_s, work_s, safe_tokens = timing.ready_s, timing.work_s, timing.safe_tokens
     others_s = 0.0
     if policy.price is not None:
-        others_s = max(float(costs[row] + timing.saved_s) - timing.ready_s - timing.work_s, 0.0)
-    spilled = None if candidates.slow.spills is None else _spilled(candidates.slow.spills.steps.item(row))
+        others_s = float(costs[row] + timing.saved_s) - ready_s - work_s
+        if others_s < 0.0:
+            others_s = 0.0
+    matched_tokens = safe = round(safe_tokens)
+    if candidates.windowed or timing.fetched_tokens:
+        matched_tokens = round(candidates.matched_tokens_at(timing.slot)) if candidates.matches else 0
     return Chosen(
-        slot=timing.slot,
-        matched_tokens=round(candidates.matched_tokens_at(timing.slot)) if candidates.matches else 0,
-        safe_tokens=round(timing.safe_tokens),
-        uncached_tokens=round(prompt_tokens - timing.safe_tokens),
-        service_s=timing.service_s,
-        estimated_ttft_s=timing.ready_s + timing.work_s - timing.stall_s - timing.spill_s,
-        reason=Reason.SESSION if home else spilled or _reason(candidates, timings, timing),
-        fetched_tokens=round(timing.fetched_tokens),
-        queue_s=timing.ready_s,
-        transfer_s=timing.transfer_s,
-        stall_s=timing.stall_s,
-        others_s=others_s,
+        timing.slot,
+        matched_tokens,
+        safe,
+        round(request.prompt_tokens - safe_tokens),
+        timing.service_s,
+        ready_s + work_s - timing.stall_s - timing.spill_s,
+        Reason.SESSION if home else _reason(candidates, times, timing, row),
+        round(timing.fetched_tokens),
+        ready_s,
+        timing.transfer_s,
+        timing.stall_s,
+        0.0,
+        others_s,
     )
 
 
 def priced(
     request: RequestView, candidates: Candidates, policy: Policy
-) -> tuple[Candidates, Floats | list[float], list[Timing[float]]]:
+) -> tuple[Candidates, Floats | list[float], Times]:
     """Price each candidate, of which there is at least one.
 
     Returns:
         Candidates that are considered; the cost of each, where +inf is not chosen; and the timing of each, if
         they were priced one by one, else nothing.
     """
-    if policy.price is None:
-        candidates = candidates.worth_leaving_for(request.prompt_tokens)
+    prompt_tokens, price = request.prompt_tokens, policy.price
+    if price is None:
+        candidates = candidates.worth_leaving_for(prompt_tokens)
     elif candidates.few:
-        price, timings = policy.price, candidates.timings(request.prompt_tokens, candidates.few)
-        return candidates, list(map(price, timings)), timings
+        plain = candidates.plain_times(prompt_tokens, price)
+        if plain is not None:
+            return candidates, plain.costs, plain
+        timings = candidates.timings(prompt_tokens, candidates.few)
+        return candidates, [timing.cost(price) for timing in timings], timings
     return candidates, policy.costs(request, candidates), []
 
 
@@ -120,26 +130,42 @@ def cheapest_row(key: int, worker_hash: NDArray[np.uint64], costs: Floats | list
 
     ``key`` and ``worker_hash`` are 64-bit hashes of the request and of the worker id of each row.
     """
-    lowest = min(costs) if isinstance(costs, list) else costs.item(costs.argmin())
-    assert not isnan(lowest), "a policy returned NaN"
-    if lowest == inf:
+    if isinstance(costs, list):
+        return _cheapest_of_few(key, worker_hash, costs)
+    lowest = costs.item(costs.argmin())
+    if not lowest < inf:
+        assert not isnan(lowest), "a policy returned NaN"
+        return None
+    tied = (costs <= lowest + TIE * abs(lowest)).nonzero()[0]
+    return tied.item(0 if len(tied) == 1 else weights(key, worker_hash[tied]).argmax())
+
+
+def _cheapest_of_few(key: int, worker_hash: NDArray[np.uint64], costs: list[float]) -> int | None:
+    lowest, *others = sorted(costs)
+    if not lowest < inf:
+        assert not isnan(lowest), "a price is NaN"
         return None
     limit = lowest + TIE * abs(lowest)
-    if isinstance(costs, list):
-        rows = [row for row, cost in enumerate(costs) if cost <= limit]
-        if len(rows) == 1:
-            return rows[0]
-        drawn = list(map(weights, repeat(key), map(worker_hash.item, rows)))
-        return rows[drawn.index(max(drawn))]
-    tied = (costs <= limit).nonzero()[0]
-    return tied.item(0 if len(tied) == 1 else weights(key, worker_hash[tied]).argmax())
+    if not others or others[0] > limit:
+        return costs.index(lowest)
+    rows = [row for row, cost in enumerate(costs) if cost <= limit]
+    drawn = list(map(weights, repeat(key), map(worker_hash.item, rows)))
+    return rows[drawn.index(max(drawn))]
+
+
+def _timing(request: RequestView, candidates: Candidates, times: Times, row: int) -> Timing[float]:
+    """Time on the candidate of a row."""
+    if isinstance(times, PlainTimes):
+        return times.at(row)
+    prices = candidates.slow.prices_at
+    return times[row] if times else candidates.timings(request.prompt_tokens, (prices(row),))[0]
 
 
 def _at_home(
     request: RequestView,
     candidates: Candidates,
     costs: Floats | list[float],
-    timings: list[Timing[float]],
+    times: Times,
     cheapest: Timing[float],
     cost: float,
     policy: Policy,
@@ -156,33 +182,33 @@ def _at_home(
     slack = TIE * abs(cost) if policy.price is None else HOME_RATIO * cheapest.work_s
     if costs[row] > cost + slack:
         return None
-    prompt_tokens = request.prompt_tokens
-    timing = (
-        timings[row] if timings else candidates.timings(prompt_tokens, (candidates.slow.prices_at(row),))[0]
-    )
+    timing = _timing(request, candidates, times, row)
     return (row, timing) if timing.safe_tokens >= cheapest.safe_tokens else None
 
 
-def _spilled(steps: int) -> Reason | None:
-    if not steps:
-        return None
-    return Reason.SPILLED_UP if steps > 0 else Reason.SPILLED_DOWN
-
-
-def _reason(candidates: Candidates, timings: list[Timing[float]], chosen: Timing[float]) -> Reason:
-    if len(candidates.slow.slots) == 1:
+def _reason(candidates: Candidates, times: Times, chosen: Timing[float], row: int) -> Reason:
+    slow = candidates.slow
+    if slow.spills is not None:
+        steps = slow.spills.steps.item(row)
+        if steps:
+            return Reason.SPILLED_UP if steps > 0 else Reason.SPILLED_DOWN
+    if len(slow.slots) == 1:
         return Reason.ONLY
     if chosen.fetched_tokens:
         return Reason.FETCHED
     if not candidates.matches:
         return Reason.COLD
-    if chosen.safe_tokens >= candidates.deepest_tokens:
-        return Reason.AFFINITY
-    if timings:
-        longest = max([timing.safe_tokens - timing.fetched_tokens for timing in timings])
+    safe_tokens = chosen.safe_tokens
+    if isinstance(times, PlainTimes):
+        longest = max(times.safe_tokens)
+    elif safe_tokens >= candidates.deepest_tokens:
+        return Reason.AFFINITY  # before all candidates are gone through
+    elif times:
+        longest = max([timing.safe_tokens - timing.fetched_tokens for timing in times])
     else:
-        safe_tokens = candidates.safe_tokens
-        longest = safe_tokens.item(safe_tokens.argmax())
+        longest = candidates.safe_tokens.max().item()
     if longest <= 0.0:
         return Reason.COLD
-    return Reason.AFFINITY if chosen.safe_tokens >= longest else Reason.BALANCED
+    if safe_tokens >= longest or safe_tokens >= candidates.deepest_tokens:
+        return Reason.AFFINITY
+    return Reason.BALANCED

@@ -5,15 +5,18 @@ from typing import Any
 
 import numpy as np
 import pytest
+from msgspec import structs
 
 from policies import Candidates, RequestView
+from policies.disaggregation.ships import Ships
+from policies.pricing.plain import plain_rows
 from policies.pricing.views import Evictions, Pools, SlowColumns, Spills
 from policies.state.loads import Loads
 from radix import Match
 
 COLUMNS = (
     *("matched_tokens", "safe_tokens", "backlog_s", "prefill_tokens", "inflight_requests", "inflight_tokens"),
-    *("held_tokens", "a_s", "b_s", "c0_tokens", "congestion_per_s", "transfer_s"),
+    *("held_tokens", "a_s", "b_s", "c0_tokens", "congestion_per_s"),
     *("pooled_tokens", "base_s", "token_s", "tokens_min", "patience", "visit_token_s", "middle_tokens"),
     *("evict_token_s", "free_tokens"),
 )
@@ -33,6 +36,7 @@ def _candidates(**columns: Sequence[float]) -> Candidates:
 
     With ``pooled_tokens`` each has a pool of its own, from which a fetch takes ``base_s + tokens·token_s``;
     with a ``patience`` of 1 the engine stops it as SGLang's ``timeout`` does, with 0 as ``best_effort``.
+    With ``transfer_s`` a decode worker takes each request over, after that time.
     With ``steps`` they are so far from the request's length bucket, where a visitor costs ``visit_token_s``.
     With ``evict_token_s`` a token that is pushed out costs that much, once ``free_tokens`` are used.
     """
@@ -78,8 +82,15 @@ def _candidates(**columns: Sequence[float]) -> Candidates:
         else None,
     )
     few = [slow.prices_at(row) for row in range(n)]
+    slow = structs.replace(slow, plain=plain_rows(few))
+    ships = None
+    if "transfer_s" in columns:
+        routes, nothing = np.arange(rows), np.zeros(rows)
+        base_s = np.zeros(rows)
+        base_s[slots] = columns["transfer_s"]
+        ships = Ships(routes, nothing, base_s, nothing, nothing, np.ones(rows))
     matches = [match] if matched.any() or pooled else []
-    return Candidates(slow, few, matches, loads, float("inf"), 1.0, 0)
+    return Candidates(slow, few, matches, loads, float("inf"), 1.0, 0, ships)
 
 
 @pytest.fixture(scope="session")

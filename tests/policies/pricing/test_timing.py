@@ -201,7 +201,7 @@ def test_numbers_and_columns_are_the_same(make_candidates: MakeCandidates, data:
         "safe_tokens": column(0.0, 1_000.0, 3_999.0),
         "backlog_s": column(0.0, 0.3, 3.0),
         "congestion_per_s": column(0.0, 2.0),
-        "transfer_s": column(0.0, 0.2),
+        **({"transfer_s": column(0.0, 0.2)} if data.draw(st.booleans()) else {}),
     }
     if data.draw(st.booleans()):
         columns |= {

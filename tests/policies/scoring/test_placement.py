@@ -65,7 +65,7 @@ def fleets(draw: st.DrawFn, prompt_tokens: float = 4000.0) -> dict[str, list[flo
         "held_tokens": column(0.0, 1e5, 1e6),
         "a_s": column(0.0, 0.02),
         "congestion_per_s": column(0.0, 1.0, 20.0),
-        "transfer_s": column(0.0, 0.2),
+        **({"transfer_s": column(0.0, 0.2)} if draw(st.booleans()) else {}),
         **(
             {
                 "pooled_tokens": column(0.0, 1000.0, 3500.0),
@@ -296,6 +296,10 @@ def test_a_decision_changes_nothing_it_looked_at(
     assert columns_of(workers) == seen
 
 
+def in_columns(workers: Candidates) -> Candidates:
+    return structs.replace(workers, few=[], slow=structs.replace(workers.slow, plain=None))
+
+
 @given(
     columns=fleets(),
     name=st.sampled_from([name for name in POLICIES if make_policy(name).price]),
@@ -311,10 +315,10 @@ def test_a_few_workers_priced_one_by_one_are_priced_as_in_columns(
     workers, policy, request = make_candidates(**columns), make_policy(name), make_request(key=key)
     assert policy.price is not None
     timings = workers.timings(request.prompt_tokens, workers.few)
-    one_by_one = [policy.price(timing) for timing in timings]
+    one_by_one = [timing.cost(policy.price) for timing in timings]
 
     assert one_by_one == policy.costs(request, workers).tolist()
-    assert place(request, workers, policy) == place(request, structs.replace(workers, few=[]), policy)
+    assert place(request, workers, policy) == place(request, in_columns(workers), policy)
 
 
 # Length buckets.
@@ -427,7 +431,7 @@ def test_the_last_worker_of_a_session_is_preferred_among_equals(
         backlog_s=[*backlog, *[90.0] * more],
     )
     if n > 3:
-        workers = structs.replace(workers, few=[])
+        workers = in_columns(workers)
     for key in range(20):
         chosen = place(structs.replace(make_request(4000, key=key), home=7), workers, DEFAULT)
         assert isinstance(chosen, Chosen)

@@ -1,0 +1,118 @@
+"""Costs of a few workers that no option concerns, in one loop.
+
+Mostly a few workers differ in nothing but service model, kappa, cache and backlog: none has a pool, ranks
+beside it or another length bucket, no request is split, and none waits. Then the loop computes the cost of
+each, and only the chosen worker gets a `Timing`.
+
+The formulas are those of `policies.pricing.timing.assemble` without its options, in its order of operations,
+so that both give the same numbers.
+"""
+
+from collections.abc import Sequence
+from math import inf
+
+import msgspec
+
+from policies.pricing.timing import Price, Prices, Timing
+from radix import Match
+
+
+class PlainRows(msgspec.Struct, frozen=True, gc=False):
+    """Prices of a few workers without options.
+
+    Attributes:
+        slots: Rows of the workers in the fleet state.
+        row_of: Row of each here, by its bit in a set of workers (`radix.bitmask`).
+        mask: Set of them all.
+        prices: a_s, b_s, c0_tokens, congestion_per_s, and evicting (0 and +inf if there is none) of each, as
+            in `policies.pricing.timing.Prices`.
+    """
+
+    slots: list[int]
+    row_of: dict[int, int]
+    mask: int
+    prices: list[tuple[float, float, float, float, float, float]]
+
+    def matched_tokens(self, match: Match, tokens_per_block: float, tokens_max: float) -> list[float]:
+        """Prefix match of each, at most ``tokens_max``."""
+        row_of, mask = self.row_of, self.mask
+        matched = [0.0] * len(row_of)
+        for workers, depth in zip(match.parted, match.depths, strict=True):
+            here = workers & mask
+            if here:
+                tokens = depth * tokens_per_block
+                if tokens > tokens_max:
+                    tokens = tokens_max
+                if here == mask:
+                    return [tokens] * len(row_of)
+                row = row_of.get(here)
+                if row is not None:  # one worker: the usual case of a conversation
+                    matched[row] = tokens
+                else:
+                    matched = [
+                        tokens if here & bit else known for bit, known in zip(row_of, matched, strict=True)
+                    ]
+        return matched
+
+    def priced(
+        self,
+        prompt_tokens: float,
+        safe_tokens: list[float],
+        backlogs_s: list[float],
+        committed_s: float,
+        price: Price,
+    ) -> "PlainTimes":
+        """Price each for a request, by the window-safe match and the backlog of each.
+
+        ``committed_s`` is the backlog that no later request overtakes (`policies.state.queue_view`); +inf if
+        requests do not wait in the gateway.
+        """
+        works_s: list[float] = []
+        costs: list[float] = []
+        for (a_s, b_s, c0_tokens, congestion_per_s, evict_token_s, free_tokens), cached, ready_s in zip(
+            self.prices, safe_tokens, backlogs_s, strict=True
+        ):
+            uncached = prompt_tokens - cached
+            # `service_s`, written out: it would be a call for each worker.
+            work_s = a_s + b_s * uncached * (1.0 + (cached + uncached * 0.5) / c0_tokens)
+            works_s.append(work_s)
+            settled_s = ready_s if ready_s < committed_s else committed_s
+            evicted = uncached - free_tokens
+            evict_s = evict_token_s * evicted if evicted > 0.0 else 0.0
+            costs.append(price(ready_s, work_s, settled_s, congestion_per_s, evict_s))
+        return PlainTimes(self.slots, safe_tokens, backlogs_s, works_s, costs)
+
+
+def plain_rows(few: Sequence[Prices[float]]) -> PlainRows | None:
+    """Prepare a few workers; None if there are none, or an option concerns one of them."""
+    if not few or any(each.fetching or each.visiting or each.beside for each in few):
+        return None
+    prices = [
+        (each.a_s, each.b_s, each.c0_tokens, each.congestion_per_s, *(each.evicting or (0.0, inf)))
+        for each in few
+    ]
+    row_of = {1 << each.slot: row for row, each in enumerate(few)}
+    return PlainRows([each.slot for each in few], row_of, sum(row_of), prices)
+
+
+class PlainTimes(msgspec.Struct, frozen=True, gc=False):
+    """Times and costs of a request on a few workers without options.
+
+    Attributes:
+        slots: Rows of the workers in the fleet state.
+        safe_tokens: Window-safe match of each.
+        backlogs_s: V of each.
+        works_s: x of each.
+        costs: Cost of each by the policy's price.
+    """
+
+    slots: list[int]
+    safe_tokens: list[float]
+    backlogs_s: list[float]
+    works_s: list[float]
+    costs: list[float]
+
+    def at(self, row: int) -> Timing[float]:
+        """Time on one of them; what its price alone needs is left out."""
+        work_s = self.works_s[row]
+        return Timing(self.slots[row], self.safe_tokens[row], work_s, self.backlogs_s[row], work_s)
