@@ -127,9 +127,12 @@ class Admission:
         self.closed = False
         self.rules = rules
         self._fleet = fleet
+        self._loads, self._reports = fleet.loads, fleet.reports
         self._early = fleet.registers.of(EarlyRatio)
         self._stale_us = 0
-        self._followed: tuple[AdmissionRules | None, int, int, int] = (None, -1, -1, -1)
+        self._followed_rules: AdmissionRules | None = None
+        self._followed, self._noted = -1, -1
+        """Sum of all revisions, and that of the workers, as of the last look."""
         self._target_s = self._running_max = self._kv_max = np.zeros(0)
         self._classes: dict[str, int] = {}
         self._class = np.zeros(0, dtype=np.intp)
@@ -141,14 +144,27 @@ class Admission:
 
     def has_room(self, slot: int, now_us: int) -> bool:
         """True if a worker may be given more, so that it is neither idle nor has a long queue."""
-        self._follow()
-        (backlog_s,) = self._fleet.loads.backlogs_s((slot,), now_us)
-        return backlog_s < self._target_s.item(slot) and self._below(slot, now_us)
+        if not self.below_caps(slot, now_us):
+            return False
+        target_s = self._target_s.item(slot)
+        # The time that its head had makes the backlog only shorter.
+        short = self._loads.prefill_us.item(slot) / 1e6 < target_s
+        return short or self._loads.backlog_at_s(slot, now_us) < target_s
 
     def below_caps(self, slot: int, now_us: int) -> bool:
         """True if a worker would take one more request into its batch."""
         self._follow()
-        return self._below(slot, now_us)
+        if self.closed:
+            return False
+        loads, reports = self._loads, self._reports
+        requests = loads.inflight_requests.item(slot)
+        if not requests:
+            return True
+        if now_us - reports.at_us.item(slot) <= self._stale_us:
+            requests += reports.foreign_requests.item(slot)
+            if loads.inflight_tokens.item(slot) + reports.extra_tokens.item(slot) >= self._kv_max.item(slot):
+                return False
+        return requests < self._running_max.item(slot)
 
     def target_s(self, slot: int) -> float:
         """Backlog up to which a worker gets more, in predicted seconds."""
@@ -213,19 +229,6 @@ class Admission:
 
     # Inside.
 
-    def _below(self, slot: int, now_us: int) -> bool:
-        if self.closed:
-            return False
-        loads, reports = self._fleet.loads, self._fleet.reports
-        requests = loads.inflight_requests.item(slot)
-        if not requests:
-            return True
-        if now_us - reports.at_us.item(slot) <= self._stale_us:
-            requests += reports.foreign_requests.item(slot)
-            if loads.inflight_tokens.item(slot) + reports.extra_tokens.item(slot) >= self._kv_max.item(slot):
-                return False
-        return requests < self._running_max.item(slot)
-
     def _below_all(self, slots: Slots, now_us: int) -> NDArray[np.bool_]:
         self._follow()
         if self.closed:
@@ -244,13 +247,14 @@ class Admission:
 
     def _follow(self) -> None:
         """Follow changes of the rules, the workers, their reports and r."""
-        fleet = self._fleet
-        state = (self.rules, fleet.revision, self._early.revision, fleet.reports.running_max_revision)
-        if state == self._followed:
+        fleet, rules = self._fleet, self.rules
+        # None of them falls: their sum stays only if all stay.
+        revisions = fleet.revision + self._early.revision + self._reports.running_max_revision
+        if revisions == self._followed and rules is self._followed_rules:
             return
-        rules, rows = self.rules, len(fleet.loads.prefill_us)
-        self._note_workers(self._followed[1], rows)
-        self._followed = state
+        rows = len(fleet.loads.prefill_us)
+        self._note_workers(self._noted, rows)
+        self._followed_rules, self._followed, self._noted = rules, revisions, fleet.revision
         self._stale_us = round(rules.report_age_s_max * 1e6)
         # No step for each worker: r changes several times a second.
         targets_s = [rules.backlog_target_s]

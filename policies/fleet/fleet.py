@@ -930,18 +930,20 @@ class FleetState:
         if size is None:
             held = self.tree.held_blocks(slot)
             size = self._block_sizes[slot] = BlockSize(held * ids, held, ids)
-        if size.add(op.block_tokens or ids, sum(map(len, op.paths)) // HASH_BYTES - op.safe_blocks):
+        blocks = sum(map(len, op.paths)) // HASH_BYTES - op.safe_blocks
+        if blocks > 0 and size.add(op.block_tokens or ids, blocks):
             self._bound(self.at_slot(slot))
 
     def _placed(self, op: Placed) -> None:
-        for path in op.paths:
+        paths = op.paths
+        for path in paths:
             check_path(path)  # before anything is reserved
         worker = self._workers.get(op.worker)
         slot = self._slot(op.worker) if worker is None else worker.slot
         if self.hot.horizon_s and not self.loads.knows(op.request_id):
             self.hot.placed(op, slot, self._prefill_slots())
         if self.tickets.count:
-            self.placed_paths.extend(op.paths)
+            self.placed_paths.extend(paths)
             self._waits_no_longer(self.tickets.placed(op.request_id, slot, op.at_us), slot)
         if self.loads.placed(op, slot):
             if op.block_tokens or slot in self._block_sizes:
@@ -949,14 +951,15 @@ class FleetState:
             if op.flow:
                 self.fairness.charge(op.flow, op.at_us, op.service_us)
             if self.buckets.lengths is not None:
-                tokens = op.context_tokens // (len(op.paths) or 1)
+                tokens = op.context_tokens // (len(paths) or 1)
                 self.lengths.add(op.at_us, tokens, op.service_us)
                 self.buckets.count(tokens, slot)
             if op.home_uncached_tokens >= 0:
                 prompt_tokens = op.uncached_tokens + op.safe_blocks * self.rules.block_tokens
                 cached_tokens = max(prompt_tokens - op.home_uncached_tokens, 0)
                 self.uncached_lengths.add(op.at_us, op.home_uncached_tokens, cached_tokens)
-        self._hold(op, slot, op.junction_blocks)
+        for path in paths:
+            self.tree.insert(slot, path, op.at_us, end=op.ends, junction=op.junction_blocks, owner=op.owner)
         if slot in self._pools.slots:
             self._pool_writes.placed(op, self._pools.slots[slot])
 
@@ -1022,10 +1025,10 @@ class FleetState:
         if slot >= 0 and self.tickets.count:
             self.relieved.add(slot)
 
-    def _hold(self, op: Placed, slot: int, junction: int = 0) -> None:
-        """Insert the prompts of a request for a holder."""
+    def _hold(self, op: Placed, slot: int) -> None:
+        """Insert the prompts of a request for a pool."""
         for path in op.paths:
-            self.tree.insert(slot, path, op.at_us, end=op.ends, junction=junction, owner=op.owner)
+            self.tree.insert(slot, path, op.at_us, end=op.ends, owner=op.owner)
 
     def _tree_op(self, op: TreeOp) -> None:
         slot = self._slot(op.worker)

@@ -9,12 +9,15 @@ FirstToken, Finished            not told: the next vector has them
 all else                        told
 """
 
-from collections.abc import Callable, Container
+from collections.abc import Callable, Collection
+from typing import Final
 
 from policies.state.links import Links
 from policies.state.loads import Loads
 from policies.state.ops import Finished, FirstToken, LoadVector, Op, Placed
 from policies.state.waiting import Tickets
+
+_ENDS: Final = (FirstToken, Finished)
 
 
 class LoadReports:
@@ -33,7 +36,7 @@ class LoadReports:
         loads: Loads,
         tickets: Tickets,
         links: Links,
-        pooled: Container[int],
+        pooled: Collection[int],
         name_at: Callable[[int], str],
     ) -> None:
         self._loads, self._tickets, self._links = loads, tickets, links
@@ -53,14 +56,14 @@ class LoadReports:
         """True if the other replicas must be told of an operation of this one."""
         if isinstance(op, Placed):
             return bool(op.paths) or not self._loads.knows(op.request_id)
-        if not isinstance(op, FirstToken | Finished):
+        if not isinstance(op, _ENDS):
             return True
         request = self._loads.requests.get(op.request_id)
         if request is None:
             return not self._loads.knows(op.request_id)
-        if request.slot in self._pooled and not request.prefilled:
+        if self._pooled and request.slot in self._pooled and not request.prefilled:
             return True
-        return isinstance(op, Finished) and op.request_id in self._links.transfers
+        return op.request_id in self._links.transfers and isinstance(op, Finished)
 
     def vector(self, now_us: int, *, full: bool) -> LoadVector:
         """Return the load in flight now.

@@ -36,6 +36,7 @@ import heapq
 from collections import defaultdict
 from collections.abc import Callable, Container, Generator, Iterator, Sequence
 from dataclasses import dataclass
+from typing import ClassVar
 
 import msgspec
 import numpy as np
@@ -50,6 +51,7 @@ from policies.state.load_rows import (
     PREFILL_REQUESTS,
     SUMS,
     Book,
+    Increment,
     LoadRows,
     Place,
     numbers,
@@ -71,11 +73,11 @@ A few dozen requests a worker at 1 to 3 requests/s (theory E2), and short enough
 NO_RETURNS = (0,) * RATE_WINDOW_S
 """Returns of a slot without any."""
 
+BYTES_OF_RETURN = 2 * HASH_BYTES
+"""Bytes of prompts for each cached block up to which a request returns."""
+
 NEVER_US = 2**62
 """A log time that does not come."""
-
-STALE_MAX = 16
-"""A worker's heap of prefills is rebuilt when its entries exceed twice the live ones by this number."""
 
 LEADERS_MAX = 32
 """Prefills of other replicas at one worker whose prompts are remembered for followers."""
@@ -106,15 +108,35 @@ class Reservation(msgspec.Struct, gc=False, eq=False):
     uncached_tokens: int = 0
     context_tokens: int = 0
     arrived: bool = False
-    prefilled_us: int = 0
-    finished: bool = False
     path: bytes = b""
     safe_blocks: int = 0
+    prefilled_us: int = 0
+    finished: bool = False
 
     @property
     def prefilled(self) -> bool:
         """True once its first token came."""
         return self.prefilled_us > 0
+
+
+class Ended:
+    """Requests that arrived, were prefilled and finished at a worker: as much as is remembered of them.
+
+    Attributes:
+        slot: Slot of the worker; -1 once another worker has it.
+    """
+
+    __slots__ = ("slot",)
+
+    finished: ClassVar[bool] = True
+    prefilled_us: ClassVar[int] = 1
+    """After any beginning: its true time is in the worker's columns."""
+
+    def __init__(self, slot: int) -> None:
+        self.slot = slot
+
+
+Trace = Reservation | Place | Ended
 
 
 @dataclass(frozen=True, slots=True)
@@ -184,30 +206,35 @@ class Loads:
         """Log time of the newest operation on an own request."""
         self._rows = LoadRows()
         self._generation = 0
-        self._traces: dict[str, Reservation | Place] = {}
-        self._old_traces: dict[str, Reservation | Place] = {}
+        self._traces: dict[str, Trace] = {}
+        self._old_traces: dict[str, Trace] = {}
         """Requests of replicas that send vectors are remembered by their places, as long as that is all."""
         self._ended_at: defaultdict[int, list[str]] = defaultdict(list)
         self._old_ended_at: defaultdict[int, list[str]] = defaultdict(list)
-        """By slot the ids of traces that name it, of the same two generations."""
+        """By slot the ids of reservations among the traces that name it, of the same two generations."""
+        self._ended: list[Ended] = []
+        """Per slot, its trace of requests of which nothing more can be said."""
         self._left_us: dict[str, int] = {}
         self.requests: dict[str, Reservation] = {}
         self._of_replica: defaultdict[str, dict[str, Reservation]] = defaultdict(dict)
+        """Those of other replicas."""
         self._oldest_us = NEVER_US
         """Log time that no request in flight is older than."""
-        self._prefilling: list[list[tuple[int, str]]] = []  # per slot, a heap of (at_us, request id)
-        self._head_ids: list[str | None] = []
-        """Per slot, the request that is its oldest prefill; None if a vector has that, or there is none."""
+        self._prefilling: list[dict[str, Reservation]] = []
+        """Per slot, reservations without a first token, the oldest first."""
+        self._queued_us = -1
+        """Log time of the newest of them since the start."""
         self._leaders: dict[int, dict[str, Placed]] = {}
         """Per slot, requests of replicas that send vectors whose prompts may be prefilling."""
         self._sums: Whole = np.zeros((SUMS, 0))
-        self._own_sums: defaultdict[int, list[int]] = defaultdict(lambda: [0] * SUMS)
         self._second = 0
+        self._windows: Whole = np.zeros((RATE_WINDOW_S, 3, 0))
+        """Arrivals, their prefill and returns (`History`) of each second, by slot."""
         self._allocate(8)
 
     def _allocate(self, rows: int) -> None:
-        def grown(name: str, shape: tuple[int, ...]) -> Whole:
-            array = np.zeros(shape)
+        def grown(name: str) -> Whole:
+            array = np.zeros(rows)
             old = getattr(self, name, None)
             if old is not None:
                 array[: len(old)] = old
@@ -221,12 +248,12 @@ class Loads:
         self.prefill_tokens: Whole = self._sums[2]
         self.inflight_requests: Whole = self._sums[3]
         self.inflight_tokens: Whole = self._sums[4]
-        self._head_us = grown("_head_us", (rows,))
-        self._head_service_us = grown("_head_service_us", (rows,))
-        self._done_us = grown("_done_us", (rows,))
-        self._arrivals = grown("_arrivals", (rows, RATE_WINDOW_S))
-        self._service_us = grown("_service_us", (rows, RATE_WINDOW_S))
-        self._returns = grown("_returns", (rows, RATE_WINDOW_S))
+        self._head_us = grown("_head_us")
+        self._head_service_us = grown("_head_service_us")
+        self._done_us = grown("_done_us")
+        windows = self._windows
+        self._windows = np.zeros((RATE_WINDOW_S, 3, rows))
+        self._windows[:, :, : windows.shape[2]] = windows
         self._rows.resize(self._sums, self._done_us)
         self._prefill_us_at = numbers(self.prefill_us)
         self._prefill_requests_at = numbers(self.prefill_requests)
@@ -236,15 +263,13 @@ class Loads:
         self._head_us_at = numbers(self._head_us)
         self._head_service_us_at = numbers(self._head_service_us)
         self._done_us_at = numbers(self._done_us)
-        self._arrivals_at = numbers(self._arrivals)
-        self._service_us_at = numbers(self._service_us)
-        self._returns_at = numbers(self._returns)
+        self._seconds = [tuple(map(numbers, window)) for window in self._windows]
 
     def ensure(self, slot: int) -> None:
         """Make room for a slot."""
         while len(self._prefilling) <= slot:
-            self._prefilling.append([])
-            self._head_ids.append(None)
+            self._ended.append(Ended(len(self._prefilling)))
+            self._prefilling.append({})
         if slot >= len(self.prefill_us):
             self._allocate(max(slot + 1, 2 * len(self.prefill_us)))
 
@@ -252,71 +277,90 @@ class Loads:
 
     def placed(self, op: Placed, slot: int) -> bool:
         """Reserve a request, or renew its reservation; return True if it counted as an arrival."""
-        book = self._rows.books.get(op.replica)
-        if book is not None:
-            return self._placed_there(book, op, slot)
+        replica, request_id, paths = op.replica, op.request_id, op.paths
+        if replica in self._rows.books:
+            return self._placed_there(self._rows.books[replica], op, slot)
+        if (
+            not paths
+            or request_id in self.requests
+            or request_id in self._traces
+            or request_id in self._old_traces
+            or replica in self._left_us
+        ):
+            return self._placed_again(op, slot)
+        service_us, uncached_tokens, safe_blocks = op.service_us, op.uncached_tokens, op.safe_blocks
+        # One that a decode worker is handed has neither work nor a match.
+        arrives = service_us > 0 or uncached_tokens > 0 or safe_blocks > 0
+        path, context_tokens = paths[0] if len(paths) == 1 else b"", op.context_tokens
+        request = Reservation(
+            replica, slot, op.at_us, service_us, uncached_tokens, context_tokens, arrives, path, safe_blocks
+        )
+        self._reserve(request_id, request)
+        if arrives:
+            self._count_arrival(op, slot)
+        return arrives
+
+    def _placed_again(self, op: Placed, slot: int) -> bool:
+        """The same for a repetition or a renewal, and after the replica was given up lately."""
         request_id, at_us = op.request_id, op.at_us
-        # A renewal has no prompt. One that a decode worker is handed has neither work nor a match.
-        has_work = bool(op.paths) and (op.service_us > 0 or op.uncached_tokens > 0 or op.safe_blocks > 0)
-        request = self.requests.get(request_id)
-        if request is not None:
-            arrives = has_work and not request.arrived
-            if arrives:
-                request.arrived = True
-                self._count_arrival(op, request.slot)
-            if len(op.paths) == 1 and not request.path and not request.prefilled_us:
-                # Its prompt comes after its reservation (`router.shared.placed_forms`).
-                request.path, request.safe_blocks = op.paths[0], op.safe_blocks
-            if at_us > request.at_us:
-                request.at_us = at_us
-                if request.replica == self.own:
-                    self._own_us = max(self._own_us, at_us)
-                    self.changed.add(request.slot)
-                if not request.prefilled_us:
-                    self._queue(request_id, request)
-                    self._find_head(request.slot)
-            return arrives
-        gone = at_us <= self._left_us.get(op.replica, -1)
-        if request_id in self._traces or request_id in self._old_traces:
-            request = self._recalled(request_id)
+        request, gone = self.requests.get(request_id), False
+        reserved = request is not None
         if request is None:
-            request = Reservation(
-                op.replica, slot, at_us, op.service_us, op.uncached_tokens, op.context_tokens
-            )
-            if gone:
-                self._traces[request_id] = request
-                self._ended_at[slot].append(request_id)
-        else:
-            gone = gone or request.finished or at_us <= request.at_us
+            request = self._recalled(request_id) or self._unseen(request_id)
+            gone = request.finished or at_us <= max(request.at_us, self._left_us.get(op.replica, -1))
             self._place_again(request, op, slot)
-        arrives = has_work and not request.arrived
+            if request.prefilled_us:
+                self._prefill_done(slot, request.prefilled_us)
+        arrives = bool(op.paths) and (op.service_us > 0 or op.uncached_tokens > 0 or op.safe_blocks > 0)
+        arrives = arrives and not request.arrived
         if arrives:
             request.arrived = True
-            self._count_arrival(op, slot)
-        if request.prefilled_us:
-            self._prefill_done(slot, request.prefilled_us)
+            self._count_arrival(op, request.slot)
         if gone:
             return arrives
-        if len(op.paths) == 1 and not request.prefilled_us:
+        if len(op.paths) == 1 and not request.path and not request.prefilled_us:
+            # The prompt may come after the reservation (`router.shared.placed_forms`).
             request.path, request.safe_blocks = op.paths[0], op.safe_blocks
-        self.requests[request_id] = request
-        self._of_replica[op.replica][request_id] = request
-        if request.at_us < self._oldest_us:
-            self._oldest_us = request.at_us
-        self._inflight_requests_at[slot] += 1
-        self._inflight_tokens_at[slot] += op.context_tokens
-        if op.replica == self.own:
+        if not reserved:
+            self._reserve(request_id, request)
+        elif at_us > request.at_us:
+            request.at_us = at_us
+            if not request.prefilled_us:
+                self._queue(request_id, request)
+        else:
+            return arrives
+        if request.replica == self.own:
             self._own_us = max(self._own_us, at_us)
-            self._count_own(request, 1)
-            self.placed_any = True
-            if not op.paths:
-                self.changed.add(slot)  # it is in flight again
-        if not request.prefilled_us:
-            self._prefill_us_at[slot] += op.service_us
-            self._prefill_requests_at[slot] += 1
-            self._prefill_tokens_at[slot] += op.uncached_tokens
-            self._queue(request_id, request)
+            if reserved or not op.paths:
+                self.changed.add(request.slot)  # it is in flight again
         return arrives
+
+    def _reserve(self, request_id: str, request: Reservation) -> None:
+        """Count a request from now on."""
+        slot, at_us = request.slot, request.at_us
+        self.requests[request_id] = request
+        if request.replica != self.own:
+            self._of_replica[request.replica][request_id] = request
+        else:
+            self.placed_any = True
+            if at_us > self._own_us:
+                self._own_us = at_us
+        if at_us < self._oldest_us:
+            self._oldest_us = at_us
+        self._inflight_requests_at[slot] += 1
+        self._inflight_tokens_at[slot] += request.context_tokens
+        if not request.prefilled_us:
+            self._prefill_us_at[slot] += request.service_us
+            self._prefill_requests_at[slot] += 1
+            self._prefill_tokens_at[slot] += request.uncached_tokens
+            queue = self._prefilling[slot]
+            if at_us <= self._queued_us:
+                self._queue(request_id, request)
+                return
+            self._queued_us = at_us
+            queue[request_id] = request
+            if len(queue) == 1:
+                self._find_head(slot)
 
     def _placed_there(self, book: Book, op: Placed, slot: int) -> bool:
         """Count a request of a replica that sends vectors until one absorbs it; likewise."""
@@ -371,10 +415,8 @@ class Loads:
 
     def _count_there(self, request_id: str, request: Reservation) -> None:
         """Count a request of a replica that sends vectors until one absorbs it."""
-        prefills = not request.prefilled_us
-        work = (request.service_us, request.uncached_tokens) if prefills else (0, 0)
-        increment = request_id, request.at_us, int(prefills), *work, request.context_tokens
-        self._rows.count(self._rows.books[request.replica], request.slot, increment)
+        book = self._rows.books[request.replica]
+        self._rows.count(book, request.slot, _increment(request_id, request))
 
     def first_token(self, op: FirstToken) -> None:
         """Release the prefill part of a reservation."""
@@ -382,19 +424,29 @@ class Loads:
 
     def finished(self, op: Finished) -> None:
         """Release all of a reservation."""
-        request_id = op.request_id
-        if op.prefilled_us:
-            self._prefilled(request_id, op.prefilled_us)
+        request_id, prefilled_us = op.request_id, op.prefilled_us
         request = self.requests.get(request_id)
-        if request is not None:
-            if request.replica == self.own:
-                self._own_us = max(self._own_us, op.at_us)
-            self._end(request_id, request)
-        else:
+        if request is None:
+            if prefilled_us:
+                self._prefilled(request_id, prefilled_us)
             request = self._recalled(request_id) or self._unseen(request_id)
             if self._rows.remove(request.replica, request.slot, request_id) is not None:
                 self._find_head(request.slot)
-        request.finished = True
+            request.finished = True
+            return
+        if op.at_us > self._own_us and request.replica == self.own:
+            self._own_us = op.at_us
+        slot, prefills = request.slot, not request.prefilled_us
+        self._let_go_one(request_id, request)
+        if request.arrived and (prefilled_us or not prefills):
+            self._traces[request_id] = self._ended[slot]
+        else:
+            request.finished, request.prefilled_us = True, max(request.prefilled_us, prefilled_us)
+            self._remember(request_id, request)
+        if prefilled_us > self._done_us_at[slot]:
+            self._done_us_at[slot] = prefilled_us
+        if prefilled_us or prefills:
+            self._find_head(slot)
 
     def left(self, op: Left) -> list[int]:
         """Release a replica's requests placed at or before ``op.at_us``, and return their slots.
@@ -458,20 +510,37 @@ class Loads:
 
     def _own_inflight(self) -> list[int]:
         """Slots at which this replica has anything in flight."""
-        return [slot for slot, sums in self._own_sums.items() if sums[INFLIGHT_REQUESTS]]
+        slots: list[int] = np.flatnonzero(self.inflight_requests).tolist()
+        return [
+            slot for slot, sums in zip(slots, self._own_sums(slots), strict=True) if sums[INFLIGHT_REQUESTS]
+        ]
+
+    def _own_sums(self, slots: list[int]) -> list[list[int]]:
+        """Sums of this replica's requests at some workers: those of all, less those of the others."""
+        index = np.array(slots, dtype=np.intp)
+        sums = self._sums[:, index]
+        row_of = {slot: row for row, slot in enumerate(slots)}
+        apart = [
+            (request.slot, _increment(request_id, request))
+            for reserved in self._of_replica.values()
+            for request_id, request in reserved.items()
+        ]
+        for book in self._rows.books.values():
+            sums -= book.cells[index, :SUMS].T
+            apart += book.increments()
+        for slot, (_, _, prefills, service_us, uncached_tokens, context_tokens) in apart:
+            if slot in row_of:
+                sums[:, row_of[slot]] -= service_us, prefills, uncached_tokens, 1, context_tokens
+        of_slots: list[list[int]] = sums.T.astype(np.int64).tolist()
+        return of_slots
 
     def _own_rows(
         self, told: list[int], now_us: int, name_at: Callable[[int], str], *, full: bool
     ) -> LoadVector:
         rows: list[bytes] = []
-        sums_of, done_us_at = self._own_sums, self._done_us_at
-        for slot in told:
-            done_us = done_us_at[slot]
+        for slot, sums in zip(told, self._own_sums(told), strict=True):
+            done_us = self._done_us_at[slot]
             ago_us = now_us - int(done_us) if done_us else NONE
-            sums = sums_of.get(slot)
-            if sums is None:
-                rows.append(packed((0, 0, 0, 0, 0, 0, 0, 0, ago_us)))
-                continue
             head_us = service_us = tokens = 0
             if sums[PREFILL_REQUESTS]:
                 head = self._own_head(slot)
@@ -546,14 +615,15 @@ class Loads:
         Costs one step for each ended request of this worker that is remembered.
         """
         assert self.inflight_requests[slot] == 0
-        for array in (self._done_us, self._head_us, self._head_service_us, *self._windows):
+        for array in (self._done_us, self._head_us, self._head_service_us):
             array[slot] = 0
+        self._sums[:, slot] = self._windows[:, :, slot] = 0
         self._prefilling[slot].clear()
-        self._head_ids[slot] = None
         self._rows.clear(slot)
         self._leaders.pop(slot, None)
-        self._own_sums.pop(slot, None)
         self.changed.discard(slot)
+        self._ended[slot].slot = -1
+        self._ended[slot] = Ended(slot)
         for ended_at in (self._ended_at, self._old_ended_at):
             for request_id in ended_at.pop(slot, ()):
                 for traces in (self._traces, self._old_traces):
@@ -591,7 +661,7 @@ class Loads:
         return True if known is not None and known.prefilled_us else None
 
     def replicas(self) -> set[str]:
-        """Replicas with a request in flight, and those that send vectors."""
+        """Other replicas with a request in flight, and those that send vectors."""
         return self._of_replica.keys() | self._rows.books.keys()
 
     def left_us(self, replica: str) -> int:
@@ -610,40 +680,37 @@ class Loads:
 
     def backlogs_s(self, slots: Sequence[int], now_us: int) -> list[float]:
         """V of a few slots, in seconds: as `backlog_at_s` of each, in one call."""
-        backlogs_s: list[float] = []
+        head_us_at, service_us_at = self._head_us_at, self._head_service_us_at
+        prefill_us_at, backlogs_s = self._prefill_us_at, list[float]()
         for slot in slots:
-            elapsed_us = now_us - self._head_us_at[slot]
-            head_service_us = self._head_service_us_at[slot]
-            if elapsed_us > head_service_us:
-                elapsed_us = head_service_us
+            elapsed_us = now_us - head_us_at[slot]
+            service_us = service_us_at[slot]
+            if elapsed_us > service_us:
+                elapsed_us = service_us
             elif elapsed_us < 0:
                 elapsed_us = 0.0
-            backlogs_s.append((self._prefill_us_at[slot] - elapsed_us) / 1e6)
+            backlogs_s.append((prefill_us_at[slot] - elapsed_us) / 1e6)
         return backlogs_s
 
     def head(self, slot: int, now_us: int) -> Head | None:
         """The oldest prefill of a slot, believed to be running; None if there is none."""
-        request_id, placed_us = self._head_ids[slot], self._rows.head_us_at[slot]
-        if request_id is not None:
-            request = self.requests[request_id]
-            placed_us, tokens = float(request.at_us), request.context_tokens
+        request_id, placed_us, tokens = "", self._rows.head_us_at[slot], 0
+        first = next(iter(self._prefilling[slot].items()), None)
+        if first is not None and self._goes_first(first[1], slot):
+            request_id, placed_us, tokens = first[0], float(first[1].at_us), first[1].context_tokens
         elif placed_us:
             tokens = self._rows.head_tokens(slot)
         else:
             return None
         elapsed_s = max(now_us - self._head_us_at[slot], 0.0) / 1e6
-        return Head(request_id or "", placed_us, elapsed_s, self._head_service_us_at[slot] / 1e6, tokens)
+        return Head(request_id, placed_us, elapsed_s, self._head_service_us_at[slot] / 1e6, tokens)
 
     def prefills(self, slot: int) -> Iterator[tuple[str, Reservation]]:
         """Prefilling requests of a slot: those reserved, and those of vectors that may go on.
 
         Of the former the oldest comes first, all others in any order.
         """
-        requests = self.requests
-        for _, request_id in self._prefilling[slot]:
-            request = requests.get(request_id)
-            if request is not None and not request.prefilled_us:
-                yield request_id, request
+        yield from self._prefilling[slot].items()
         for request_id, op in self._leaders.get(slot, {}).items():
             placed_us = self._goes_on(op, slot)
             if placed_us:
@@ -654,9 +721,9 @@ class Loads:
 
     def oldest_prefill_us(self, slot: int) -> int:
         """Log time at which the oldest unfinished prefill was placed; `NEVER_US` if there is none."""
-        heap, row_us = self._prefilling[slot], int(self._rows.head_us_at[slot])
-        oldest_us = heap[0][0] if heap else NEVER_US
-        return min(oldest_us, row_us) if row_us else oldest_us
+        queue, row_us = self._prefilling[slot], self._rows.head_us_at[slot]
+        oldest_us = next(iter(queue.values())).at_us if queue else NEVER_US
+        return min(oldest_us, int(row_us)) if row_us else oldest_us
 
     def prefilled_us(self, slot: int) -> int:
         """Log time at which the newest prefill of a slot was done; 0 if none was."""
@@ -668,13 +735,18 @@ class Loads:
         Utilisation is the work placed there over the time: more than 1 in overload.
         """
         self._advance(now_us // 1_000_000)
-        arrivals_per_s = self._arrivals.sum(axis=1) / RATE_WINDOW_S
-        utilisation = self._service_us.sum(axis=1) / (1e6 * RATE_WINDOW_S)
+        arrivals, service_us, _ = self._windows.sum(axis=0)
+        arrivals_per_s: NDArray[np.float64] = arrivals / RATE_WINDOW_S
+        utilisation: NDArray[np.float64] = service_us / (1e6 * RATE_WINDOW_S)
         return arrivals_per_s, utilisation
 
     def return_ratio(self, slots: NDArray[np.intp]) -> float:
         """Share of these slots' arrivals over the last window that found most of their prompt cached."""
-        returns, arrivals = (_sum_of(window, slots) for window in (self._returns, self._arrivals))
+        windows = self._windows
+        # Of many slots it is quicker to add up all first, and as exact.
+        many = 4 * len(slots) > windows.shape[2]
+        of_slots = windows.sum(axis=0)[:, slots] if many else windows[:, :, slots].sum(axis=0)
+        arrivals, _, returns = of_slots.sum(axis=1).tolist()
         return returns / arrivals if arrivals else 0.0
 
     # Snapshot.
@@ -745,13 +817,8 @@ class Loads:
 
     def dump_history(self) -> History:
         """Copy the history of all slots."""
-        return History(
-            self._second,
-            self._arrivals.copy(),
-            self._service_us.copy(),
-            self._returns.copy(),
-            self._done_us.copy(),
-        )
+        arrivals, service_us, returns = self._windows.transpose(1, 2, 0).copy()
+        return History(self._second, arrivals, service_us, returns, self._done_us.copy())
 
     def merge_history(
         self,
@@ -766,17 +833,11 @@ class Loads:
         self._advance(second)
         kept = max(0, RATE_WINDOW_S - (self._second - second))
         columns = (second - np.arange(kept)) % RATE_WINDOW_S
-        for window, dumped in zip(self._windows, (arrivals, service_us, returns), strict=True):
-            window[slot, columns] = np.maximum(
-                window[slot, columns], np.asarray(dumped, dtype=float)[columns]
-            )
+        dumped = np.array((arrivals, service_us, returns), dtype=float).T[columns]
+        self._windows[columns, :, slot] = np.maximum(self._windows[columns, :, slot], dumped)
         self._prefill_done(slot, done_us)
 
     # Inside.
-
-    @property
-    def _windows(self) -> tuple[Whole, Whole, Whole]:
-        return self._arrivals, self._service_us, self._returns
 
     def _prefilled(self, request_id: str, at_us: int) -> None:
         request, counted = self.requests.get(request_id), None
@@ -784,7 +845,9 @@ class Loads:
             request = self._recalled(request_id) or self._unseen(request_id)
             counted = self._rows.remove(request.replica, request.slot, request_id)
         elif not request.prefilled_us:
-            self._release_prefill(request)
+            self._release_prefill(request_id, request)
+            if request.replica == self.own:
+                self.changed.add(request.slot)
         request.path = b""
         if request.replica == self.own:
             self._own_us = max(self._own_us, at_us)
@@ -795,22 +858,25 @@ class Loads:
         if request.slot >= 0:
             self._prefill_done(request.slot, at_us)
 
-    def _trace(self, request_id: str) -> Reservation | Place | None:
+    def _trace(self, request_id: str) -> Trace | None:
         return self._traces.get(request_id) or self._old_traces.get(request_id)
 
     def _recalled(self, request_id: str) -> Reservation | None:
         """Remembered state of a request, with room for more than its place."""
         known = self._trace(request_id)
-        if not isinstance(known, Place):
+        if known is None or isinstance(known, Reservation):
             return known
-        replica, counted_us = known.book.replica, known.book.until_us
-        if self._rows.books.get(replica) is known.book:
-            counted_us = -1  # its book knows the counted requests
-        request = Reservation(replica, known.slot, counted_us, arrived=True)
-        for each, at_us, _, *work in known.increments:
-            if each == request_id:
-                request.at_us = at_us
-                request.service_us, request.uncached_tokens, request.context_tokens = work
+        if isinstance(known, Ended):
+            request = Reservation(slot=known.slot, arrived=True, prefilled_us=1, finished=True)
+        else:
+            replica, counted_us = known.book.replica, known.book.until_us
+            if self._rows.books.get(replica) is known.book:
+                counted_us = -1  # its book knows the counted requests
+            request = Reservation(replica, known.slot, counted_us, arrived=True)
+            for each, at_us, _, *work in known.increments:
+                if each == request_id:
+                    request.at_us = at_us
+                    request.service_us, request.uncached_tokens, request.context_tokens = work
         self._traces[request_id] = request
         self._ended_at[known.slot].append(request_id)
         return request
@@ -822,48 +888,44 @@ class Loads:
 
     def _end(self, request_id: str, request: Reservation) -> None:
         """Release a reservation, and find the prefill that is the oldest then."""
-        prefilled_us = request.prefilled_us
         self._let_go_one(request_id, request)
-        _forget(request)
-        if not prefilled_us:
-            self._find_head(request.slot)
-
-    def _release(self, request_id: str, request: Reservation) -> None:
-        """Release a reservation, and remember it without the fields that a later placement repeats."""
-        self._let_go_one(request_id, request)
-        _forget(request)
+        self._remember(request_id, request)
+        self._find_head(request.slot)
 
     def _let_go_one(self, request_id: str, request: Reservation) -> None:
-        """Count a request no longer, and remember it."""
+        """Count a request no longer."""
         replica, slot = request.replica, request.slot
         del self.requests[request_id]
-        of_replica = self._of_replica[replica]
-        del of_replica[request_id]
-        if not of_replica:
-            del self._of_replica[replica]
-        self._traces[request_id] = request
-        self._ended_at[slot].append(request_id)
+        if replica == self.own:
+            self.changed.add(slot)
+        else:
+            of_replica = self._of_replica[replica]
+            del of_replica[request_id]
+            if not of_replica:
+                del self._of_replica[replica]
         self._inflight_requests_at[slot] -= 1
         self._inflight_tokens_at[slot] -= request.context_tokens
-        if replica == self.own:
-            self._count_own(request, -1)
-            self.changed.add(slot)
-            if not self._own_sums[slot][INFLIGHT_REQUESTS]:
-                del self._own_sums[slot]
         if not request.prefilled_us:
-            self._prefill_us_at[slot] -= request.service_us
-            self._prefill_requests_at[slot] -= 1
-            self._prefill_tokens_at[slot] -= request.uncached_tokens
+            self._release_prefill(request_id, request)
+
+    def _remember(self, request_id: str, request: Reservation) -> None:
+        """Remember a request without the fields that a later placement repeats."""
+        self._traces[request_id] = request
+        self._ended_at[request.slot].append(request_id)
+        request.path, request.replica = b"", ""
+        request.service_us = request.uncached_tokens = request.context_tokens = 0
 
     def _let_go(self, replica: str, until_us: int) -> set[int]:
         """Release a replica's placements until a log time; return the slots."""
+        reserved = self.requests if replica == self.own else self._of_replica.get(replica, {})
         gone = [
             (request_id, request)
-            for request_id, request in self._of_replica.get(replica, {}).items()
-            if request.at_us <= until_us
+            for request_id, request in reserved.items()
+            if request.at_us <= until_us and request.replica == replica
         ]
         for request_id, request in gone:
-            self._release(request_id, request)
+            self._let_go_one(request_id, request)
+            self._remember(request_id, request)
         slots = {request.slot for _, request in gone}
         for slot in slots:
             self._find_head(slot)
@@ -873,6 +935,8 @@ class Loads:
         """Count a replica's placements until its vectors absorb them: it sends its first one."""
         for request_id, request in list(self._of_replica[replica].items()):
             self._let_go_one(request_id, request)
+            self._traces[request_id] = request
+            self._ended_at[request.slot].append(request_id)
             self._count_there(request_id, request)
             self._find_head(request.slot)
             if request.path:
@@ -888,33 +952,9 @@ class Loads:
         moved: list[int] = slots.tolist()
         return moved
 
-    def _count_own(self, request: Reservation, sign: int, *, whole: bool = True) -> None:
-        """Count a request of this replica in, or out; of one that is prefilled only the ``whole``."""
-        sums = self._own_sums[request.slot]
-        if whole:
-            sums[3] += sign
-            sums[4] += sign * request.context_tokens
-        if not request.prefilled_us:
-            sums[0] += sign * request.service_us
-            sums[1] += sign
-            sums[2] += sign * request.uncached_tokens
-
     def _own_head(self, slot: int) -> Reservation:
         """The oldest unfinished prefill of this replica at a worker, of which there is one."""
-        heap, requests = self._prefilling[slot], self.requests
-        first = requests.get(heap[0][1])
-        if first is not None and first.replica == self.own:
-            return first
-        return requests[
-            min(
-                (at_us, request_id)
-                for at_us, request_id in heap
-                if (request := requests.get(request_id)) is not None
-                and request.replica == self.own
-                and not request.prefilled_us
-                and request.at_us == at_us
-            )[1]
-        ]
+        return next(request for request in self._prefilling[slot].values() if request.replica == self.own)
 
     def _leads(self, op: Placed, slot: int) -> None:
         """Remember a request while it prefills, for followers (`policies.dispatch.followers`)."""
@@ -944,13 +984,12 @@ class Loads:
             if not self._goes_on(op, slot):
                 del leaders[request_id]
 
-    def _release_prefill(self, request: Reservation) -> None:
-        self._prefill_us_at[request.slot] -= request.service_us
-        self._prefill_requests_at[request.slot] -= 1
-        self._prefill_tokens_at[request.slot] -= request.uncached_tokens
-        if request.replica == self.own:
-            self.changed.add(request.slot)
-            self._count_own(request, -1, whole=False)
+    def _release_prefill(self, request_id: str, request: Reservation) -> None:
+        slot = request.slot
+        self._prefill_us_at[slot] -= request.service_us
+        self._prefill_requests_at[slot] -= 1
+        self._prefill_tokens_at[slot] -= request.uncached_tokens
+        del self._prefilling[slot][request_id]
 
     def _prefill_done(self, slot: int, at_us: int) -> None:
         """Note the end of a prefill: the next one began then, at the earliest."""
@@ -959,44 +998,39 @@ class Loads:
         self._find_head(slot)
 
     def _queue(self, request_id: str, request: Reservation) -> None:
-        """Add a prefill to its worker's heap, of which at most half and `STALE_MAX` entries are stale."""
-        heap, entry = self._prefilling[request.slot], (request.at_us, request_id)
-        heapq.heappush(heap, entry)
-        if len(heap) > 2 * self._prefill_requests_at[request.slot] + STALE_MAX:
-            requests = self.requests
-            heap[:] = [
-                each
-                for each in heap
-                if (known := requests.get(each[1])) is not None
-                and not known.prefilled_us
-                and known.at_us == each[0]
-            ]
-            heapq.heapify(heap)
-        if heap[0] is entry:
-            self._find_head(request.slot)
+        """Put a prefill that is not the newest, or no longer, into its place in its worker's queue."""
+        queue = self._prefilling[request.slot]
+        queue[request_id] = request
+        self._prefilling[request.slot] = dict(sorted(queue.items(), key=_age))
+        self._queued_us = max(self._queued_us, request.at_us)
+        self._find_head(request.slot)
 
     def _find_head(self, slot: int) -> None:
         """Find the oldest unfinished prefill; it began when it was placed or its predecessor was done."""
-        heap, requests = self._prefilling[slot], self.requests
-        placed_us, service_us, head_id = self._rows.head_us_at[slot], 0.0, None
-        if placed_us:
-            service_us = self._rows.head_service_us_at[slot]
-        while heap:
-            at_us, request_id = heap[0]
-            request = requests.get(request_id)
-            if request is not None and not request.prefilled_us and request.at_us == at_us:
-                # The longer one of a row and a reservation of one moment counts, as of two rows.
-                if not placed_us or (at_us, -request.service_us) < (placed_us, -service_us):
-                    placed_us, service_us, head_id = at_us, request.service_us, request_id
-                break
-            heapq.heappop(heap)
-        self._head_ids[slot] = head_id
-        if not placed_us and head_id is None:
+        queue, row_us = self._prefilling[slot], self._rows.head_us_at[slot]
+        if queue:
+            first = next(iter(queue.values()))
+            placed_us: float = first.at_us
+            service_us: float = first.service_us
+            if row_us and not self._goes_first(first, slot):
+                placed_us, service_us = row_us, self._rows.head_service_us_at[slot]
+        elif row_us:
+            placed_us, service_us = row_us, self._rows.head_service_us_at[slot]
+        else:
             self._head_us_at[slot] = self._head_service_us_at[slot] = 0
             return
         done_us = self._done_us_at[slot]
         self._head_us_at[slot] = placed_us if placed_us > done_us else done_us
         self._head_service_us_at[slot] = service_us
+
+    def _goes_first(self, request: Reservation, slot: int) -> bool:
+        """True if the oldest reservation is the head, and not the oldest prefill of the rows.
+
+        The longer one of a row and a reservation of one moment counts, as of two rows.
+        """
+        rows = self._rows
+        row_us, service_us = rows.head_us_at[slot], rows.head_service_us_at[slot]
+        return not row_us or (request.at_us, -request.service_us) < (row_us, -service_us)
 
     def _find_heads(self, slots: NDArray[np.intp]) -> None:
         """Find the oldest unfinished prefills of many workers, most of which have them in rows."""
@@ -1009,15 +1043,16 @@ class Loads:
                 self._find_head(slot)
 
     def _count_arrival(self, op: Placed, slot: int) -> None:
-        second = op.at_us // 1_000_000
-        if second > self._second:
+        second, safe_blocks = op.at_us // 1_000_000, op.safe_blocks
+        if second != self._second:
             self._advance(second)
-        if self._second - second < RATE_WINDOW_S:
-            column = second % RATE_WINDOW_S
-            self._arrivals_at[slot, column] += 1
-            self._service_us_at[slot, column] += op.service_us
-            if op.safe_blocks and 2 * HASH_BYTES * op.safe_blocks >= sum(map(len, op.paths)):
-                self._returns_at[slot, column] += 1
+            if self._second - second >= RATE_WINDOW_S:
+                return
+        arrivals_at, service_us_at, returns_at = self._seconds[second % RATE_WINDOW_S]
+        arrivals_at[slot] += 1
+        service_us_at[slot] += op.service_us
+        if safe_blocks and BYTES_OF_RETURN * safe_blocks >= sum(map(len, op.paths)):
+            returns_at[slot] += 1
 
     def _forget_future(self, now_us: int) -> None:
         """Forget a time that no replica may have: after it nothing would be counted until it comes.
@@ -1026,8 +1061,7 @@ class Loads:
         """
         until_us = now_us + FUTURE_US
         if self._second * 1_000_000 > until_us:
-            for window in self._windows:
-                window[:] = 0
+            self._windows[:] = 0
             self._second = now_us // 1_000_000
         self._done_us[self._done_us > until_us] = now_us
 
@@ -1036,20 +1070,19 @@ class Loads:
         if second <= self._second:
             return
         for begun in range(max(self._second + 1, second - RATE_WINDOW_S + 1), second + 1):
-            for window in self._windows:
-                window[:, begun % RATE_WINDOW_S] = 0
+            self._windows[begun % RATE_WINDOW_S] = 0
         self._second = second
 
 
-def _forget(request: Reservation) -> None:
-    request.path, request.replica = b"", ""
-    request.service_us = request.uncached_tokens = request.context_tokens = 0
+def _increment(request_id: str, request: Reservation) -> Increment:
+    prefills = not request.prefilled_us
+    work = (request.service_us, request.uncached_tokens) if prefills else (0, 0)
+    return request_id, request.at_us, int(prefills), *work, request.context_tokens
 
 
-def _sum_of(window: Whole, slots: NDArray[np.intp]) -> float:
-    """Sum of some rows; of many it is quicker to add up all rows first, and as exact."""
-    rows = window.sum(axis=1)[slots] if 4 * len(slots) > len(window) else window[slots]
-    return float(rows.sum())
+def _age(item: tuple[str, Reservation]) -> tuple[int, str]:
+    """Place of a request in the queue of its worker."""
+    return item[1].at_us, item[0]
 
 
 def _row(column: Whole, slot: int) -> list[int]:

@@ -270,14 +270,19 @@ class SharedState:
         Raises:
             OpRefused: One of them has a value beyond its bounds. Nothing was applied or published.
         """
-        ops = (op, *more)
-        for each, body in zip(ops, list(map(encode_op, ops)), strict=True):
-            told = self._loads.tells(each) or not self._heartbeat.reads_vectors
-            self._fold.apply(each)
-            if told:
-                self._publisher.put(body)
-        if self._publisher.loads_timer is None:
-            self._publisher.loads_changed()
+        for each in more:
+            encode_op(each)
+        publisher = self._publisher
+        if self._loads.tells(op) or not self._heartbeat.reads_vectors:
+            body = encode_op(op)
+            self._fold.apply(op)
+            publisher.put(body)
+        else:
+            self._fold.apply(op)  # on a request that was told
+        if publisher.loads_timer is None:
+            publisher.loads_changed()
+        for each in more:
+            self.publish(each)
 
     async def wait_ready(self) -> None:
         """Wait until the log has been read to its end once."""

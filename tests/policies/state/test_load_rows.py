@@ -8,13 +8,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from policies import Finished, FirstToken, Left, LoadVector, Placed
-from policies.state.load_rows import CELLS_MAX, COLUMNS, NONE, LoadRows, packed, unpacked
+from policies.state.load_rows import CELLS_MAX, COLUMNS, NONE, SUMS, LoadRows, packed, unpacked
 from policies.state.loads import LEADERS_MAX, Loads
 from radix import chain_bytes
 
 MS = 1000
 START = 1_000_000_000
 WORKERS = ("a:1", "b:1", "c:1")
+NOTHING = (0,) * len(COLUMNS)
 Said = Placed | FirstToken | Finished | Left | LoadVector
 
 
@@ -347,3 +348,28 @@ def test_at_every_vector_the_others_count_what_its_owner_counts(
     for slot in range(len(WORKERS)):
         assert other.backlog_at_s(slot, now_us) == owner.backlog_at_s(slot, now_us)
         assert other.oldest_prefill_us(slot) == owner.oldest_prefill_us(slot)
+
+
+@given(steps, st.booleans())
+def test_a_vector_has_the_sums_of_all_own_requests_beside_any_others(
+    drawn: list[tuple[str, int, int]], vectors: bool
+) -> None:
+    """Replica one hears all of replica two: its vectors, or, of an older version, its ends one by one."""
+    _, said = history(drawn)
+    loads = observer("one")
+    for op in said:
+        if vectors or not isinstance(op, LoadVector):
+            take(loads, op)
+    now_us = START + 10_000 * MS
+    told = loads.own_vector(now_us, WORKERS.__getitem__, full=True)
+    rows = dict(zip(told.workers, unpacked(told), strict=True))
+    for slot, worker in enumerate(WORKERS):
+        inflight = [each for each in loads.requests.values() if (each.replica, each.slot) == ("one", slot)]
+        waiting = [each for each in inflight if not each.prefilled_us]
+        assert rows.get(worker, NOTHING)[:SUMS] == (
+            sum(each.service_us for each in waiting),
+            len(waiting),
+            sum(each.uncached_tokens for each in waiting),
+            len(inflight),
+            sum(each.context_tokens for each in inflight),
+        )
