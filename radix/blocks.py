@@ -17,8 +17,9 @@ wrong prediction, never another tenant's data.
 """
 
 from array import array
-from collections.abc import Sequence
-from struct import Struct, iter_unpack
+from collections.abc import Callable, Iterator, Sequence
+from functools import cache
+from struct import Struct
 
 from xxhash import xxh3_64_intdigest
 
@@ -45,17 +46,33 @@ def root_hash(seed: int, *parts: bytes) -> int:
     return xxh3_64_intdigest(framed, seed)
 
 
+@cache
+def _cutter(block_bytes: int) -> Callable[[memoryview], Iterator[tuple[bytes]]]:
+    """Return a function that cuts whole blocks; faster than slicing: 0.17 against 0.20 µs each."""
+    return Struct(f"{block_bytes}s").iter_unpack
+
+
 def chain_bytes(data: bytes | bytearray | memoryview, root: int, block_bytes: int = BLOCK_BYTES) -> bytes:
     """Chain the full blocks of a byte string to a root (`root_hash`) and return their packed hashes.
 
     Costs 0.17 µs per block of 1 KiB (``python -m loadtest.bench.tree``).
     """
-    view = memoryview(data)
-    digest = xxh3_64_intdigest
-    block_hash = root
-    # Unpacking hands out the blocks faster than slicing does: 0.17 against 0.20 µs each.
-    blocks = iter_unpack(f"{block_bytes}s", view[: len(view) // block_bytes * block_bytes])
-    return array("Q", [block_hash := digest(block, block_hash) for (block,) in blocks]).tobytes()
+    return chain_prompt(data, root, block_bytes)[0]
+
+
+def chain_prompt(
+    data: bytes | bytearray | memoryview, root: int, block_bytes: int = BLOCK_BYTES
+) -> tuple[bytes, int, int]:
+    """Do the same, and return also the hash of all of the data, and that of its first block.
+
+    Data shorter than a block counts as one.
+    """
+    digest, block_hash = xxh3_64_intdigest, root
+    end = len(data) // block_bytes * block_bytes
+    blocks = _cutter(block_bytes)(memoryview(data)[:end])
+    hashes = [block_hash := digest(block, block_hash) for (block,) in blocks]
+    whole = digest(data[end:], block_hash)
+    return array("Q", hashes).tobytes(), whole, hashes[0] if hashes else whole
 
 
 class BlockChain:
@@ -77,13 +94,19 @@ class BlockChain:
         path = chain_bytes(data, self._last, self._block_bytes)
         if path:
             self._paths.append(path)
-            self._last = int.from_bytes(path[-HASH_BYTES:], "little")
+            self._last = unpack_hash(path, len(path) - HASH_BYTES)[0]
         self.tail = data[len(path) // HASH_BYTES * self._block_bytes :]
 
     @property
     def path(self) -> bytes:
         """Packed hashes of the full blocks so far."""
         return b"".join(self._paths)
+
+    @property
+    def whole_and_first(self) -> tuple[int, int]:
+        """Hashes of all of the prompt and of its first block, as of `chain_prompt`."""
+        whole = xxh3_64_intdigest(self.tail, self._last)
+        return whole, unpack_hash(self._paths[0])[0] if self._paths else whole
 
 
 def chain_token_ids(ids: Sequence[int], root: int, block_tokens: int = BLOCK_TOKENS) -> bytes:

@@ -1,7 +1,8 @@
 """Request bodies as msgspec structs: the fields that are read, for each endpoint.
 
 Large fields that are only compared stay raw, all others are skipped in the same pass. A body that does not
-fit these types is decoded generically and brought into shape; see `router.gateway.parsing`.
+fit these types is decoded generically and brought into shape; see `router.gateway.parsing`. Bounds of numbers
+and names are part of the types.
 
 Fields by which engines hand over KV fit only if they are null (`HandoverFields`): so a body with one, however
 it is written, does not fit, and is refused.
@@ -9,10 +10,12 @@ it is written, does not fit, and is refused.
 
 from collections.abc import Callable
 from operator import attrgetter
-from typing import Any
+from typing import Annotated, Any
 
 import msgspec
+from msgspec import Meta
 
+from radix import ANSWERS_MAX, COUNT_MAX, NAME_CHARS_MAX, WHOLE_MAX, Name
 from router.errors import ClientError
 from router.gateway.conversation import (
     OPAQUE,
@@ -33,6 +36,9 @@ ABSENT = msgspec.Raw()
 """Value of a raw field that the body does not have."""
 
 BOM = b"\xef\xbb\xbf"
+
+Tokens = Annotated[int, Meta(le=COUNT_MAX)]
+"""A limit of output tokens; below 0, engines take it for none."""
 
 TokenIdsOrTexts = str | list[str | int | list[int]]
 
@@ -95,17 +101,17 @@ _extra_arguments = msgspec.json.Decoder(ExtraArguments).decode
 class Scalars(HandoverFields, gc=False):
     """Fields of all endpoints that must have their type; the last two are taken out (`client_fields`)."""
 
-    model: str | None = None
+    model: Name | None = None
     stream: bool | None = None
     stream_options: StreamOptions | None = None
-    max_tokens: int | None = None
-    max_completion_tokens: int | None = None
-    max_output_tokens: int | None = None
-    n: int | None = None
-    priority: int | None = None
-    service_tier: str | None = None
+    max_tokens: Tokens | None = None
+    max_completion_tokens: Tokens | None = None
+    max_output_tokens: Tokens | None = None
+    n: Annotated[int, Meta(le=ANSWERS_MAX)] | None = None
+    priority: Annotated[int, Meta(ge=-WHOLE_MAX, le=WHOLE_MAX)] | None = None
+    service_tier: Name | None = None
     cache_salt: str | msgspec.UnsetType | None = msgspec.UNSET
-    prompt_cache_key: str | None = None
+    prompt_cache_key: Name | None = None
     echo: Any = None
     logprobs: Any = None
     prompt_logprobs: Any = None
@@ -184,7 +190,25 @@ _TYPES: dict[Endpoint, type[Scalars]] = {
     **dict.fromkeys(PASSED_THROUGH, PassedThroughBody),
 }
 
-_DECODERS = {kind: msgspec.json.Decoder(kind) for kind in set(_TYPES.values())}
+_DECODERS = {kind: msgspec.json.Decoder(kind).decode for kind in set(_TYPES.values())}
+
+DECODERS: dict[Endpoint, Callable[[bytes], Any]] = {
+    endpoint: _DECODERS[kind] for endpoint, kind in _TYPES.items()
+}
+"""Decode a body that fits the struct of its endpoint; others raise `UNFIT`."""
+
+UNFIT = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
+
+_MOST = {
+    "max_tokens": ("max_tokens", COUNT_MAX),
+    "max_completion_tokens": ("max_tokens", COUNT_MAX),
+    "max_output_tokens": ("max_tokens", COUNT_MAX),
+    "n": ("n", ANSWERS_MAX),
+    "priority": ("priority", WHOLE_MAX),
+}
+"""Bounded numbers: how errors name them, and the most."""
+
+_NAMES = ("model", "prompt_cache_key", "service_tier")
 
 _SCALARS = frozenset(Scalars.__struct_fields__) - {*HandoverFields.__struct_fields__, "rid", "request_id"}
 
@@ -209,14 +233,15 @@ BESIDE_IDS = {
 }
 """Scope fields that add to an engine's prompt beside token ids, by body."""
 
-_scope_of = {kind: attrgetter(*names) for kind, names in SCOPE_FIELDS.items() if names}
-_NO_SCOPE = {kind: (ABSENT,) * len(names) for kind, names in SCOPE_FIELDS.items()}
+
+def _rare(kind: type[Scalars]) -> tuple[Callable[[Scalars], Any], Any]:
+    names = (*SCOPE_FIELDS[kind], *SessionFields.__struct_fields__, "cache_salt", "rid", "request_id")
+    read = attrgetter(*names, "echo", "prompt_logprobs", "logprob_start_len")
+    return read, read(kind()) if kind in (ChatBody, ResponsesBody) else None
 
 
-def has_scope_fields(fields: Scalars) -> bool:
-    """Return True if a body has one of its `SCOPE_FIELDS`; most have none, which is cheap to find out."""
-    kind = type(fields)
-    return kind in _scope_of and bool(_scope_of[kind](fields) != _NO_SCOPE[kind])
+RARE = {kind: _rare(kind) for kind in _DECODERS}
+"""By body: reads the fields that few conversations have; its result without them, None for other bodies."""
 
 
 class Misfit(Exception):
@@ -242,17 +267,20 @@ def decode(
         ValueError: It is not JSON.
         RecursionError: It is nested too deeply.
     """
-    kind = _TYPES[endpoint]
     try:
-        return _DECODERS[kind].decode(body)
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+        return DECODERS[endpoint](body)  # type: ignore[no-any-return]
+    except UNFIT as error:
         if strictly:
             raise Misfit from error
-        return _decode_leniently(kind, body, digest, handover_allowed=handover_allowed)
+        return decode_leniently(endpoint, body, error, digest, handover_allowed=handover_allowed)
 
 
-def _decode_leniently(kind: type[Scalars], body: bytes, digest: Digest, *, handover_allowed: bool) -> Scalars:
-    value = loads(body.removeprefix(BOM))
+def decode_leniently(
+    endpoint: Endpoint, body: bytes, unfit: Exception, digest: Digest = opaque, *, handover_allowed: bool
+) -> Scalars:
+    """Decode a body that is `UNFIT`; raise as `decode` does."""
+    _refuse_beyond(unfit)
+    kind, value = _TYPES[endpoint], loads(body.removeprefix(BOM))
     if not isinstance(value, dict):
         raise ClientError("The body must be a JSON object.", code="not_an_object")
     if not handover_allowed:
@@ -264,16 +292,51 @@ def _decode_leniently(kind: type[Scalars], body: bytes, digest: Digest, *, hando
     try:
         fields: Any = msgspec.convert(scalars, kind, strict=False)
     except msgspec.ValidationError as error:
+        _refuse_beyond(error)
         message, _, path = str(error).partition(" - at `$.")
         raise ClientError(
             f"{path.rstrip('`')}: {message}", code="invalid_value", param=path.rstrip("`") or None
         ) from error
+    check_names(prompt_cache_key=fields.prompt_cache_key, service_tier=fields.service_tier)
     for name in _RAW[kind]:
         if name in value:
             setattr(fields, name, msgspec.Raw(canonical_json(value[name])))
     for name, shape in _SHAPES[kind].items():
         setattr(fields, name, shape(value.get(name), digest))
     return fields  # type: ignore[no-any-return]
+
+
+def _refuse_beyond(error: Exception) -> None:
+    """Raise `ClientError` if a body is unfit because of a value beyond its bound."""
+    message, _, path = str(error).partition(" - at `$.")
+    name = path.rstrip("`")
+    if "= " in message and (name in _MOST or name in _NAMES):
+        raise (too_many(*_MOST[name]) if name in _MOST else bad_name(name)) from error
+
+
+def check_names(**names: str | None) -> None:
+    """Raise `ClientError` for a name that is too long, or that the log could not take."""
+    for param, name in names.items():
+        try:
+            sound = not name or (len(name) <= NAME_CHARS_MAX and bool(name.encode()))
+        except UnicodeEncodeError:  # a lone surrogate
+            sound = False
+        if not sound:
+            raise bad_name(param)
+
+
+def bad_name(param: str) -> ClientError:
+    """Return the error for a name that is too long, or that the log could not take."""
+    return ClientError(
+        f"{param} must have at most {NAME_CHARS_MAX} characters, all of them valid Unicode.",
+        code="invalid_value",
+        param=param,
+    )
+
+
+def too_many(param: str, most: int) -> ClientError:
+    """Return the error for a number beyond its bound."""
+    return ClientError(f"{param} must be at most {most}.", code="invalid_value", param=param)
 
 
 def _refuse_handover(text: bytes) -> None:

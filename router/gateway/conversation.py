@@ -25,6 +25,7 @@ from typing import Any, Literal
 import msgspec
 import orjson
 import xxhash
+from msgspec.structs import astuple
 
 TOOLS = b"\xff"
 TURN = b"\xfe"
@@ -129,9 +130,9 @@ class ToolCall(msgspec.Struct, gc=False):
 class Turn(msgspec.Struct, gc=False):
     """A message of chat or Anthropic, or an item of the Responses API."""
 
-    type: Literal["message", "function_call", "function_call_output", "reasoning"] = "message"
     role: str | None = None
     content: str | list[Part] | None = None
+    type: Literal["message", "function_call", "function_call_output", "reasoning"] = "message"
     name: str | None = None
     tool_call_id: str | None = None
     tool_calls: list[ToolCall] | None = None
@@ -202,31 +203,45 @@ def without(value: Any, names: frozenset[str]) -> Any:
     return value
 
 
+class _Heads(dict[str | None, tuple[bytes, ...]]):
+    """By role, the pieces before a turn's text. An unusual role is a piece of its own, and is not kept."""
+
+    def __missing__(self, role: str | None) -> tuple[bytes, ...]:
+        return TURN, encode(role or ""), TEXT
+
+
+_HEADS = _Heads(
+    {role: (TURN + role.encode() + TEXT,) for role in ("system", "developer", "user", "assistant")}
+)
+_ROLE_AND_TEXT = 2
+_NOTHING_ELSE = astuple(Turn())[_ROLE_AND_TEXT:]
+
+
 def append_turns(stream: list[bytes], turns: Sequence[Turn]) -> None:
-    """Append turns to a stream in pieces; the caller joins once."""
-    add = stream.append
+    """Append turns to a stream in pieces; the caller joins once. Text of the client is never half a piece."""
     for turn in turns:
-        add(TURN)
-        if turn.role:
-            add(turn.role.encode("utf-8", "surrogatepass"))
-        if turn.name or turn.tool_call_id or turn.call_id or turn.reasoning_content or turn.reasoning:
-            _append_text(stream, NAME, turn.name)
-            _append_text(stream, ID, turn.tool_call_id or turn.call_id)
-            _append_text(stream, REASONING, turn.reasoning_content or turn.reasoning)
         content = turn.content
-        if type(content) is str:
-            if content:
-                add(TEXT)
-                add(content.encode("utf-8", "surrogatepass"))
-        elif content is not None:
-            append_content(stream, content)
-        if turn.tool_calls:
-            for call in turn.tool_calls:
-                _append_call(stream, call.function, call.id)
-        if turn.function_call is not None:
-            _append_call(stream, turn.function_call, None)
-        if turn.type != "message":
-            _append_item(stream, turn)
+        if type(content) is str and content and astuple(turn)[_ROLE_AND_TEXT:] == _NOTHING_ELSE:
+            stream += _HEADS[turn.role]
+            stream.append(content.encode("utf-8", "surrogatepass"))
+        else:
+            _append_turn(stream, turn)
+
+
+def _append_turn(stream: list[bytes], turn: Turn) -> None:
+    stream.append(TURN)
+    if turn.role:
+        stream.append(encode(turn.role))
+    _append_text(stream, NAME, turn.name)
+    _append_text(stream, ID, turn.tool_call_id or turn.call_id)
+    _append_text(stream, REASONING, turn.reasoning_content or turn.reasoning)
+    append_content(stream, turn.content)
+    for call in turn.tool_calls or ():
+        _append_call(stream, call.function, call.id)
+    if turn.function_call is not None:
+        _append_call(stream, turn.function_call, None)
+    if turn.type != "message":
+        _append_item(stream, turn)
 
 
 def _append_item(stream: list[bytes], turn: Turn) -> None:

@@ -20,7 +20,7 @@ from collections.abc import Sequence
 import msgspec
 import xxhash
 
-from radix import BLOCK_BYTES, BLOCK_TOKENS, HASH_BYTES, chain_bytes, chain_token_ids, root_hash
+from radix import BLOCK_BYTES, BLOCK_TOKENS, HASH_BYTES, chain_prompt, root_hash
 from router.gateway.conversation import CACHE_CONTROL, canonical_json, encode, loads, without
 
 PATHS_MAX = 64
@@ -72,6 +72,13 @@ class PromptHasher:
         self._canonical.clear()
         self._canonical_bytes = 0
 
+    def of_conversation(self, scope: tuple[bytes, bytes, bytes], stream: bytes) -> Identity:
+        """Identify one canonical stream, as `identify` does."""
+        parts = (b"chat", *scope)
+        root = self._roots.get(parts)
+        path, key, prefix_key = chain_prompt(stream, root or self.root(parts), self.block_bytes)
+        return Identity((path,), len(stream), 0, key, prefix_key)
+
     def identify(
         self, scope: tuple[bytes, ...], prompts: Sequence[Prompt], ids_root: int | None = None
     ) -> Identity:
@@ -92,17 +99,20 @@ class PromptHasher:
             if isinstance(prompt, list):
                 root = self.root((b"ids", *scope)) if ids_root is None else ids_root
                 try:
-                    path = chain_token_ids(prompt, root, self.block_tokens)
-                    tail = array("I", prompt[len(path) // HASH_BYTES * self.block_tokens :]).tobytes()
+                    path, whole, first = self._chain_ids(array("I", prompt).tobytes(), root)
                 except (OverflowError, TypeError):  # no engine has such a token; it will refuse it
-                    path, tail = b"", canonical_json(prompt)
+                    path = b""
+                    whole = first = xxhash.xxh3_64_intdigest(canonical_json(prompt), root)
             else:
                 root = self.root((b"chat" if isinstance(prompt, bytes) else b"text", *scope))
-                path = chain_bytes(data, root, self.block_bytes)
-                tail = data[len(path) // HASH_BYTES * self.block_bytes :]
-            paths.append(reusable(path, tail) if isinstance(prompt, list) else path)
-            key, prefix_key = keys_with(index, key, prefix_key, root, path, tail)
+                path, whole, first = chain_prompt(data, root, self.block_bytes)
+            paths.append(path)
+            key, prefix_key = keys_with(index, key, prefix_key, whole, first)
         return Identity(tuple(paths), prompt_bytes, prompt_token_ids, key, prefix_key)
+
+    def _chain_ids(self, packed: bytes, root: int) -> tuple[bytes, int, int]:
+        path, whole, first = chain_prompt(packed, root, ID_BYTES * self.block_tokens)
+        return reusable(path, len(packed) % (ID_BYTES * self.block_tokens)), whole, first
 
     def body_key(self, scope: tuple[bytes, ...], body: bytes) -> int:
         """Return a 64-bit hash of a body that has no prompt."""
@@ -114,14 +124,12 @@ class PromptHasher:
 
     def identify_packed(self, root: int, prompts: Sequence[bytes]) -> Identity:
         """Identify prompts given as 32-bit token ids, with the root of the ids; thread-safe."""
-        block_bytes = ID_BYTES * self.block_tokens
         paths = []
         key = prefix_key = 0
         for index, packed in enumerate(prompts[:PATHS_MAX]):
-            path = chain_bytes(packed, root, block_bytes)
-            tail = memoryview(packed)[len(path) // HASH_BYTES * block_bytes :]
-            paths.append(reusable(path, tail))
-            key, prefix_key = keys_with(index, key, prefix_key, root, path, tail)
+            path, whole, first = self._chain_ids(packed, root)
+            paths.append(path)
+            key, prefix_key = keys_with(index, key, prefix_key, whole, first)
         return Identity(tuple(paths), 0, sum(map(len, prompts)) // ID_BYTES, key, prefix_key)
 
     def engine_root(self, model: str, salt: str) -> int:
@@ -168,7 +176,7 @@ class PromptHasher:
         return canonical
 
 
-def reusable(path: bytes, tail: bytes | memoryview) -> bytes:
+def reusable(path: bytes, tail: object) -> bytes:
     """Return the part of a path of token ids that an engine can reuse: the full blocks before the last token.
 
     Engines always compute the last token of a prompt, for its logits (vLLM 0.32
@@ -179,12 +187,11 @@ def reusable(path: bytes, tail: bytes | memoryview) -> bytes:
     return path if tail else path[:-HASH_BYTES]
 
 
-def keys_with(
-    index: int, key: int, prefix_key: int, root: int, path: bytes, tail: bytes | memoryview
-) -> tuple[int, int]:
-    """Return ``key`` and ``prefix_key`` with one prompt more, the one behind ``index`` others."""
-    last = int.from_bytes(path[-HASH_BYTES:], "little") if path else root
-    whole = xxhash.xxh3_64_intdigest(tail, last)
+def keys_with(index: int, key: int, prefix_key: int, whole: int, first: int) -> tuple[int, int]:
+    """Return ``key`` and ``prefix_key`` with one prompt more, the one behind ``index`` others.
+
+    ``whole`` is the hash of that prompt, ``first`` that of its first block (`radix.chain_prompt`).
+    """
     if index == 0:
-        return whole, int.from_bytes(path[:HASH_BYTES], "little") if path else whole
+        return whole, first
     return xxhash.xxh3_64_intdigest(whole.to_bytes(HASH_BYTES, "little"), key), prefix_key

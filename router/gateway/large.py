@@ -28,7 +28,15 @@ from router.gateway.client_fields import edits_of
 from router.gateway.conversation import encode
 from router.gateway.endpoints import Endpoint
 from router.gateway.identity import ID_BYTES, PATHS_MAX, Identity, keys_with, reusable
-from router.gateway.parsing import Identifier, ParsedRequest, Rename, invalid_json, parsed_request, use_name
+from router.gateway.parsing import (
+    Identifier,
+    ParsedRequest,
+    Rename,
+    invalid_json,
+    parsed_request,
+    use_name,
+    with_options,
+)
 from router.session_fields import drop_cut
 from router.tenant import ANONYMOUS, Tenant
 
@@ -84,10 +92,9 @@ def parse_in_steps(
                 ids_root = identifier.ids_root(endpoint, fields, tenant)
             identity = yield from _identified(identifier, scope, fields, ids_root, outline)
         edits = edits_of(endpoint, fields, body, tenant, outline.skeleton, outline.place, renamed=renamed)
-        if not identifier.finds_roots:
-            ids_root = None
         drop_cut(fields, outline.mark)
-        request = parsed_request(endpoint, fields, tenant, identity, edits, ids_root, listed)
+        request = parsed_request(endpoint, fields, tenant, identity, listed)
+        request = with_options(request, fields, edits, ids_root if identifier.finds_roots else None)
         outline.refuse(request.session, request.lora, request.service_tier)
     except (Unusual, Misfit):
         if len(body) > UNUSUAL_BYTES_MAX:
@@ -131,7 +138,7 @@ def _identified(
             yield
         if index < PATHS_MAX:
             paths.append(reusable(chain.path, chain.tail) if are_ids else chain.path)
-            key, prefix_key = keys_with(index, key, prefix_key, root, chain.path, chain.tail)
+            key, prefix_key = keys_with(index, key, prefix_key, *chain.whole_and_first)
     return Identity(tuple(paths), prompt_bytes, prompt_token_ids, key, prefix_key)
 
 

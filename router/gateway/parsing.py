@@ -18,20 +18,25 @@ from typing import Any, Protocol
 import msgspec
 
 from policies import Attempt, Slots
-from radix import ANSWERS_MAX, BLOCK_BYTES, BLOCK_TOKENS, COUNT_MAX, NAME_CHARS_MAX, WHOLE_MAX
+from radix import ANSWERS_MAX, BLOCK_BYTES, BLOCK_TOKENS, COUNT_MAX
 from router.errors import ClientError, RouterError
 from router.gateway.bodies import (
     ABSENT,
     BESIDE_IDS,
+    DECODERS,
+    RARE,
     SCOPE_FIELDS,
+    UNFIT,
     ChatBody,
     CompletionBody,
     GenerateBody,
     PassedThroughBody,
     ResponsesBody,
+    SamplingParams,
     Scalars,
-    decode,
-    has_scope_fields,
+    check_names,
+    decode_leniently,
+    too_many,
 )
 from router.gateway.client_fields import edits_of
 from router.gateway.conversation import (
@@ -51,7 +56,7 @@ from router.gateway.identity import Identity, Prompt, PromptHasher
 from router.gateway.salting import hashed_salt, seen_salt
 from router.offsets import Edit
 from router.proxy import Header
-from router.session_fields import NO_FIELD, Hints, hints_in
+from router.session_fields import Hints, hints_in
 from router.tenant import ANONYMOUS, Tenant
 
 _EMPTY = (b"null", b"[]", b"{}", b'""')
@@ -166,25 +171,46 @@ class Identifier:
         `ClientError` with code ``invalid_json``, ``not_an_object``, ``missing_model`` or ``invalid_value``.
         """
         try:
-            fields = decode(endpoint, body, handover_allowed=self.handover_allowed)
-            renamed = rename is not None and use_name(fields, rename)
-            listed = self.listed_as(fields.model or "")
-            scope = self.scope(endpoint, fields, tenant, listed)
-            ids_root = None
-            if type(fields) is PassedThroughBody:
-                key = self.hasher.body_key(scope, body)
-                identity = Identity((), 0, 0, key, key)
-            else:
-                prompts = self.prompts(fields)
-                if self.finds_roots or list in map(type, prompts):
-                    ids_root = self.ids_root(endpoint, fields, tenant)
-                identity = self.hasher.identify(scope, prompts, ids_root)
-            edits = edits_of(endpoint, fields, body, tenant, renamed=renamed)
-            if not self.finds_roots:
-                ids_root = None
-            return parsed_request(endpoint, fields, tenant, identity, edits, ids_root, listed)
+            try:
+                fields = DECODERS[endpoint](body)
+            except UNFIT as unfit:
+                fields = decode_leniently(endpoint, body, unfit, handover_allowed=self.handover_allowed)
+            read, without_rare = RARE[type(fields)]
+            name = fields.model
+            if (
+                read(fields) == without_rare
+                and rename is None
+                and not (tenant.salt or self.finds_roots)
+                and name
+                and self.listed_as(name) == name
+                and (stream := self.conversation(fields))
+            ):
+                scope = (tenant.namespace, name.encode(), b"")
+                identity = self.hasher.of_conversation(scope, b"".join(stream))
+                return parsed_request(endpoint, fields, tenant, identity, name)
+            return self._parse_with_options(endpoint, fields, body, tenant, rename)
         except (ValueError, RecursionError) as error:
             raise invalid_json(error) from error
+
+    def _parse_with_options(
+        self, endpoint: Endpoint, fields: Scalars, body: bytes, tenant: Tenant, rename: Rename | None
+    ) -> ParsedRequest:
+        """Do the rest of `parse` for all that is more than a conversation."""
+        renamed = rename is not None and use_name(fields, rename)
+        listed = self.listed_as(fields.model or "")
+        scope = self.scope(endpoint, fields, tenant, listed)
+        ids_root = None
+        if type(fields) is PassedThroughBody:
+            key = self.hasher.body_key(scope, body)
+            identity = Identity((), 0, 0, key, key)
+        else:
+            prompts = self.prompts(fields)
+            if self.finds_roots or list in map(type, prompts):
+                ids_root = self.ids_root(endpoint, fields, tenant)
+            identity = self.hasher.identify(scope, prompts, ids_root)
+        edits = edits_of(endpoint, fields, body, tenant, renamed=renamed)
+        parsed = parsed_request(endpoint, fields, tenant, identity, listed)
+        return with_options(parsed, fields, edits, ids_root if self.finds_roots else None)
 
     def scope(
         self, endpoint: Endpoint, fields: Scalars, tenant: Tenant, listed: str | None, digest: Digest = opaque
@@ -207,8 +233,6 @@ class Identifier:
             name.encode(),
             hashed_salt(tenant, salt).encode() if isinstance(salt, str) else b"",
         )
-        if not has_scope_fields(fields):
-            return scope
         more: list[bytes] = []
         for name in SCOPE_FIELDS[type(fields)]:
             raw = getattr(fields, name)
@@ -278,51 +302,56 @@ def use_name(fields: Scalars, rename: Rename) -> bool:
     asked = fields.model
     if asked:
         fields.model = rename(asked)
+        check_names(model=fields.model)
     return fields.model != asked
 
 
 def parsed_request(
-    endpoint: Endpoint,
-    fields: Any,
-    tenant: Tenant,
-    identity: Identity,
-    edits: tuple[Edit, ...],
-    ids_root: int | None,
-    listed: str | None,
+    endpoint: Endpoint, fields: Any, tenant: Tenant, identity: Identity, listed: str | None
 ) -> ParsedRequest:
     """Put the parts together; ``listed`` is the name that workers list for the request's model."""
-    output_tokens_max, n = _limits(fields)
-    model, session = fields.model or None, fields.prompt_cache_key or ""
-    lora, tier = getattr(fields, "lora_path", ABSENT), fields.service_tier or ""
-    lora = None if lora is ABSENT else _first_text(lora)
-    names = f"{model or ''}{session}{lora or ''}{tier}"
-    if len(names) > NAME_CHARS_MAX or not names.isascii():
-        _check_names(model=model, prompt_cache_key=session, lora_path=lora, service_tier=tier)
-    unnamed = fields.session_id is fields.metadata is fields.user is fields.safety_identifier is NO_FIELD
-    priority = fields.priority or 0
-    if not -WHOLE_MAX <= priority <= WHOLE_MAX:
-        raise _too_many("priority", WHOLE_MAX)
+    limit, n = fields.max_completion_tokens, fields.n
+    if limit is None:
+        limit = fields.max_tokens
+        if limit is None:
+            limit = fields.max_output_tokens
     return ParsedRequest(
         endpoint,
         listed or None,
-        bool(fields.stream),
-        output_tokens_max,
-        n,
-        priority,
+        fields.stream is True,
+        limit if limit is None or limit >= 0 else None,
+        1 if n is None or n < 1 else n,
+        fields.priority or 0,
         tenant.name,
-        session,
-        lora,
+        fields.prompt_cache_key or "",
+        None,
         identity.paths,
         identity.prompt_bytes,
         identity.prompt_token_ids,
         identity.key,
         identity.prefix_key,
-        tier,
-        edits,
-        ids_root,
-        0,
-        _computes_all(endpoint, fields),
-        session_hints=() if unnamed else hints_in(fields),
+        fields.service_tier or "",
+    )
+
+
+def with_options(
+    parsed: ParsedRequest, fields: Any, edits: tuple[Edit, ...], ids_root: int | None
+) -> ParsedRequest:
+    """Return the request with what the rarer fields of its body say (`RARE`)."""
+    endpoint, limit, n = parsed.endpoint, parsed.output_tokens_max, parsed.n
+    if type(fields) is GenerateBody and fields.sampling_params:
+        limit, n = _sampling_limits(fields.sampling_params, limit, n)
+    lora = _first_text(getattr(fields, "lora_path", ABSENT))
+    check_names(lora_path=lora)
+    return msgspec.structs.replace(
+        parsed,
+        output_tokens_max=limit,
+        n=n,
+        lora=lora,
+        edits=edits,
+        ids_root=ids_root,
+        computes_all=_computes_all(endpoint, fields),
+        session_hints=hints_in(fields),
     )
 
 
@@ -356,46 +385,18 @@ def _split(prompt: Any) -> Sequence[Prompt]:
     return (prompt,) if int in map(type, prompt) else prompt
 
 
-def _check_names(**names: str | None) -> None:
-    for param, name in names.items():
-        sound = len(name or "") <= NAME_CHARS_MAX
-        try:
-            (name or "").encode()
-        except UnicodeEncodeError:  # a lone surrogate
-            sound = False
-        if not sound:
-            raise ClientError(
-                f"{param} must have at most {NAME_CHARS_MAX} characters, all of them valid Unicode.",
-                code="invalid_value",
-                param=param,
-            )
-
-
-def _too_many(param: str, most: int) -> ClientError:
-    return ClientError(f"{param} must be at most {most}.", code="invalid_value", param=param)
-
-
-def _limits(fields: Any) -> tuple[int | None, int]:
-    """Return the limit of output tokens (None if unknown) and the answers per prompt."""
-    limit, total, output = fields.max_completion_tokens, fields.max_tokens, fields.max_output_tokens
-    if max(limit or 0, total or 0, output or 0) > COUNT_MAX:
-        raise _too_many("max_tokens", COUNT_MAX)
-    if limit is None:
-        limit = output if total is None else total
-    n = fields.n
-    if n is not None and n > ANSWERS_MAX:
-        raise _too_many("n", ANSWERS_MAX)
-    if type(fields) is GenerateBody and fields.sampling_params:
-        params = fields.sampling_params
-        # A batch may bring one set for each prompt.
-        each = params if isinstance(params, list) else [params]
-        limit = max((one.max_new_tokens for one in each if one.max_new_tokens is not None), default=limit)
-        n = max((one.n for one in each if one.n is not None), default=n)
-        if limit is not None and limit > COUNT_MAX:
-            raise _too_many("max_new_tokens", COUNT_MAX)
-        if n is not None and n > ANSWERS_MAX:
-            raise _too_many("n", ANSWERS_MAX)
-    return (limit if limit is not None and limit >= 0 else None), max(n or 1, 1)
+def _sampling_limits(
+    params: SamplingParams | list[SamplingParams], limit: int | None, n: int
+) -> tuple[int | None, int]:
+    """Return the limits of SGLang's sampling parameters; a batch may bring one set for each prompt."""
+    each = params if isinstance(params, list) else [params]
+    limit = max((one.max_new_tokens for one in each if one.max_new_tokens is not None), default=limit)
+    n = max((one.n for one in each if one.n is not None), default=n)
+    if limit is not None and limit > COUNT_MAX:
+        raise too_many("max_new_tokens", COUNT_MAX)
+    if n > ANSWERS_MAX:
+        raise too_many("n", ANSWERS_MAX)
+    return (limit if limit is not None and limit >= 0 else None), max(n, 1)
 
 
 def _first_text(raw: msgspec.Raw) -> str | None:

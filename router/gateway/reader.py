@@ -17,6 +17,7 @@ import re
 import secrets
 from collections.abc import Callable, Iterator, Sequence
 from itertools import chain
+from operator import itemgetter
 from typing import Protocol
 
 from router.errors import ClientError
@@ -34,6 +35,7 @@ from router.tenant import Tenant
 TIMEOUT_HEADER = b"x-request-timeout"
 
 Headers = Sequence[Header]
+_name_of = itemgetter(0)
 _TIMEOUT = re.compile(rb"\s*(\d{1,9}(?:\.\d{1,9})?)\s*(ms|s)?\s*")
 
 ID_BYTES = 16
@@ -130,7 +132,10 @@ class RequestReader:
 
     def relevant(self, headers: Sequence[Header]) -> Sequence[Header]:
         """Return the headers that the methods below read."""
-        return [header for header in headers if header[0] in self._noted]
+        noted = self._noted
+        if noted.isdisjoint(map(_name_of, headers)):
+            return ()
+        return [header for header in headers if header[0] in noted]
 
     def judge(self, headers: Sequence[Header]) -> None:
         """Raise `InvalidKey` if a request may not send a body without a key (`router.proxy.JudgeHead`)."""
