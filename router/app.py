@@ -151,7 +151,9 @@ class GatewayProcess:
         self.stream_keeper = StreamKeeper(settings)
         self.responses = StoredResponses(settings.placement, redis_url, names, self.replica)
         self._make_fleet_watches(settings)
-        self._loop_lag = LoopLag(self.metrics.distributions[LOOP_LAG].observe)
+        self._loop_lag = LoopLag(
+            self.metrics.distributions[LOOP_LAG].observe, lambda: self.gateway.sending.inflight
+        )
         self._vital_signs = VitalSigns(
             version("cacheway"),
             settings,

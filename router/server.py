@@ -28,8 +28,7 @@ from collections.abc import Callable, Generator, Iterator
 from types import FrameType
 from typing import TYPE_CHECKING
 
-import uvicorn
-
+from router.patient_server import PatientServer
 from router.proxy import GatewayProtocol
 
 if TYPE_CHECKING:
@@ -80,7 +79,7 @@ def signals_to(handle: Callable[[int], None]) -> Iterator[None]:
             signal.signal(number, handler)
 
 
-class GatewayServer(uvicorn.Server):
+class GatewayServer(PatientServer):
     """uvicorn's server, which leaves before it closes. Serve with it once, in a running event loop.
 
     ``status`` is the exit status after serving. If ``supervised``, an owner counts the signals.

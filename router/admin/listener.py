@@ -20,6 +20,7 @@ from dataclasses import dataclass, field
 import uvicorn
 from fastapi import FastAPI, Response
 
+from router.patient_server import PatientServer
 from router.proxy import (
     ClientConnection,
     ClientLimits,
@@ -45,7 +46,7 @@ RETRY_S = 2.0
 """Between two tries to get a port that another process has."""
 
 
-class _QuietServer(uvicorn.Server):
+class _QuietServer(PatientServer):
     """A second server of the process, which handles no signals."""
 
     @contextlib.contextmanager

@@ -1,7 +1,7 @@
 """The workers of the fleet, and their health."""
 
 from router.fleet.address import normal_url, worker_id_of
-from router.fleet.asking import Asker, asking_client
+from router.fleet.asking import Asker, asked_page, asking_client
 from router.fleet.core import Core
 from router.fleet.discovered import ORIGIN_LABELS, REGISTERED_LABEL
 from router.fleet.engine_info import ServedModel
@@ -26,6 +26,7 @@ __all__ = [
     "Registry",
     "ServedModel",
     "WorkerKey",
+    "asked_page",
     "asking_client",
     "instance_of",
     "label_hosts",

@@ -12,13 +12,10 @@ missing or silent page, or an unexpected error, is counted, and the worker is le
 
 import asyncio
 import logging
-from collections.abc import Sequence
-
-import httpx
+from collections.abc import Awaitable, Callable, Sequence
 
 from policies import AdmissionRules, Reported, Worker
 from radix import TOKENS_MAX, whole
-from router.fleet.asking import page
 from router.fleet.core import Core
 from router.fleet.engine_load import EngineLoad, engine_load, rank_loads
 from router.fleet.local_worker import Health, LocalWorker
@@ -46,14 +43,21 @@ OFF_S = 1.0
 
 
 class EngineMetrics:
-    """The loop. `reports` counts pages with a load, `failures` those without, or later than `timeout_s`."""
+    """The loop. `reports` counts pages with a load, `failures` those without, or later than `timeout_s`.
+
+    ``read`` returns the page at a URL, None on any failure or after some seconds.
+    """
 
     def __init__(
-        self, core: Core, client: httpx.AsyncClient, rules: AdmissionRules, timeout_s: float
+        self,
+        core: Core,
+        read: Callable[[str, float], Awaitable[bytes | None]],
+        rules: AdmissionRules,
+        timeout_s: float,
     ) -> None:
         self.rules, self.timeout_s = rules, timeout_s
         self._core = core
-        self._client = client
+        self._read_page = read
         self._reading: set[str] = set()
         self._inflight: dict[str, tuple[int, int]] = {}
         """Requests and tokens in flight at the last look."""
@@ -87,7 +91,7 @@ class EngineMetrics:
         asked_us = self._core.log.now_us()
         most = [self._most_inflight(place) for place in places]
         try:
-            text = await page(self._client, worker.url + "/metrics", self.timeout_s)
+            text = await self._read_page(worker.url + "/metrics", self.timeout_s)
             load = None if text is None else _loads(text, places)
             for place, each, inflight in zip(places, load or (), most, strict=load is not None):
                 self._tell(local, place, each, asked_us, inflight)

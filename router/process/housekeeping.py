@@ -37,16 +37,17 @@ class Housekeeping:
         compared = False
         while True:
             await asyncio.sleep(HOUSEKEEPING_S)
-            if self._log.status().ready and not compared:
+            status = self._log.status()
+            if status.ready and not compared:
                 compared = True
                 self._compare_roles()
             left_us = self._fleet.loads.left_us(self._log.replica)
             if left_us > handled_us:
                 handled_us = left_us
                 self._gateway.sending.given_up(left_us)
-            if self._log.status().connected:
+            if status.connected:
                 connected_s = time.monotonic()
-                self._let_go()
+                self._let_go(status.replicas)
             elif time.monotonic() - connected_s > self._settings().shared.heartbeat_ttl_s:
                 for left in self._fleet.cut_off(self._log.replica, self._log.now_us()):
                     self._log.publish(left)
@@ -58,9 +59,8 @@ class Housekeeping:
                     extra={"event": "reservation.expired", "count": expired},
                 )
 
-    def _let_go(self) -> None:
+    def _let_go(self, replicas: tuple[str, ...]) -> None:
         """Remove drained workers that were to be removed."""
-        replicas = self._log.status().replicas
         for departure in departures(self._fleet, self._log.replica, replicas, self._log.now_us()):
             self._log.publish(departure)
             logger.info(

@@ -1,6 +1,7 @@
 """The workers of one process: how they are reached, asked and looked after."""
 
 from collections.abc import Callable
+from functools import partial
 from urllib.parse import urlsplit
 
 from policies import BOOTSTRAP_HOST_LABEL, FleetState
@@ -14,6 +15,7 @@ from router.fleet import (
     LocalWorker,
     Registry,
     WorkerKey,
+    asked_page,
     asking_client,
     label_hosts,
 )
@@ -82,7 +84,7 @@ class WorkerSide:
         )
         self.engine_metrics = EngineMetrics(
             self.core,
-            self.client,
+            partial(asked_page, asker),
             settings.admission,
             settings.fleet.health_check_timeout_s,
         )

@@ -110,8 +110,11 @@ class Agreement:
         if lag_s > LAG_S_MAX:
             self.interrupted()
             return []
-        now_s = self._look()
         others = {replica: _decoded(value) for replica, value in shown.items() if replica != self._replica}
+        if all(digests == self._own for digests in others.values()):
+            self._differences.clear()
+            return []
+        now_s = self._look()
         again: list[int] = []
         for tag, own in self._own.items():
             values = {replica: digests[tag] for replica, digests in others.items() if tag in digests}

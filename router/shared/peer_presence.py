@@ -9,10 +9,11 @@ where a replica waits for what they carry. A lone replica makes few:
             no heartbeat for its time to live, nor an entry for `HEARD_S`
 
 A newcomer beats before it serves and sees us at once. We see it with our own next beat, 0.4 s later at
-most, or with its first entry, if that comes first. Until then operations of both take up to
-`LEISURE_S` longer to the other: two bursts of the same prompt may cost in that time one placement
-that does not know of the other, once per start. If we are killed, Redis misses up to `LEISURE_S` more of
-our operations; but the requests of that time died with us, and no sibling had its share in them.
+most, or with its first entry, if that comes first; both end a pause of the publisher at once. Until then its
+operations take up to `LEISURE_S` longer to us, and ours up to `LONE_FLUSH_S` longer to it: two bursts of the
+same prompt may cost in that time one placement that does not know of the other, once per start. If we are
+killed, Redis misses up to `LONE_FLUSH_S` more of our operations; but the requests of that time died with us,
+and no sibling had its share in them.
 
 Every entry is delivered to all replicas for 1 us each, and every read costs Valkey some 10 us. N replicas
 that flush and read as often as two of them would cost its one thread N^2. So from `FEW` siblings on the
@@ -20,11 +21,17 @@ pauses grow with N: 50 replicas pause for 42 ms, and write 1,200 entries per sec
 that comes after a quiet moment goes at once all the same.
 """
 
+import asyncio
+import contextlib
 import time
 from collections.abc import Callable
 
-# Twenty flushes and reads per second cost half a percent of a core, as much as an idle log.
+# Twenty reads per second cost a quarter of a percent of a core. A newcomer's first entry waits as long.
 LEISURE_S = 0.05
+LONE_FLUSH_S = 0.2
+"""Pause after a flush that no other replica waits for. Each flush is an entry that comes back by a read, so
+five a second cost a quarter of twenty."""
+
 FEW = 7
 # Part of the pause for each sibling more than `FEW`; it grows to `LEISURE_S`.
 SIBLING_S = 0.001
@@ -46,10 +53,16 @@ class PeerPresence:
         self._siblings = siblings
         self._monotonic_s = monotonic_s
         self._heard_s = monotonic_s() - HEARD_S
+        self._met = asyncio.Event()
 
     def heard(self) -> None:
         """Note that an entry of another replica was read."""
         self._heard_s = self._monotonic_s()
+        self._met.set()
+
+    def seen(self) -> None:
+        """Note that the heartbeat of another replica was seen."""
+        self._met.set()
 
     @property
     def alone(self) -> bool:
@@ -65,3 +78,13 @@ class PeerPresence:
         if self.alone:
             return max(usual_s, LEISURE_S)
         return max(usual_s, min((self._siblings() - FEW) * SIBLING_S, LEISURE_S))
+
+    async def rest(self, usual_s: float) -> None:
+        """Pause after a flush: longer while alone, but then only until another replica appears."""
+        if not self.alone:
+            await asyncio.sleep(self.pause_s(usual_s))
+            return
+        self._met.clear()
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(max(usual_s, LONE_FLUSH_S)):
+                await self._met.wait()

@@ -128,6 +128,13 @@ class Publisher:
             if wait_s is not None:
                 self.loads_timer = asyncio.get_running_loop().call_later(wait_s, self._tell_loads)
 
+    def hurry(self) -> None:
+        """Tell changed loads as soon as another replica, which has just come, wants to know them."""
+        if self.loads_timer is not None:
+            self.loads_timer.cancel()
+            self.loads_timer = None
+        self.loads_changed()
+
     def _tell_loads(self) -> None:
         self.loads_timer = None
         self._wake.set()
@@ -146,7 +153,7 @@ class Publisher:
                 await self.flush(link)
                 self.loads_changed()
                 self._degraded_reasons.clear("flush")
-                await asyncio.sleep(self._presence.pause_s(self._interval_s))
+                await self._presence.rest(self._interval_s)
             except RedisRefused as error:
                 self._degraded_reasons.set("flush", f"Redis refused the log entry: {error}")
                 await asyncio.sleep(REFUSED_PAUSE_S * random.uniform(0.5, 1.5))  # noqa: S311 - jitter

@@ -61,7 +61,7 @@ logger = logging.getLogger(__name__)
 COMMAND_TIMEOUT_S = 1.5
 # A Valkey of our own shares this machine, which may be busy. If it is gone, its socket says so at once.
 EMBEDDED_TIMEOUT_S = 10.0
-BLOCK_S = 0.2
+BLOCK_S = 0.4
 SILENCE_S = 0.25
 WATCH_S = 0.05
 BULK_TIMEOUT_S = 10.0
@@ -93,12 +93,16 @@ class Hooks:
         on_seed: Called with the seed of hashes that replicas share, when it is known and when it changes.
         vitals: Returns the vitals that this replica reports with its heartbeat.
         embedded: True if the gateway runs the Valkey itself, on this machine.
+        link: Makes the links to Redis.
+        monotonic_s: The local clock; its zero does not matter.
     """
 
     on_given_up: Callable[[int], None] | None = None
     on_seed: Callable[[int], None] = lambda _seed: None
     vitals: Callable[[], Vitals] = Vitals
     embedded: bool = False
+    link: Callable[..., RedisLink] = RedisLink
+    monotonic_s: Callable[[], float] = time.monotonic
 
 
 class SharedState:
@@ -141,22 +145,14 @@ class SharedState:
         self._writer = f"{replica}/{secrets.token_hex(4)}".encode()
         self._degraded_reasons = DegradedReasons(self._listener)
         self._forms = PlacedForms(replica, onward=lambda: self._heartbeat.onward)
-        self._heartbeat = Heartbeat(
-            replica,
-            keys,
-            clock,
-            self._declare_left,
-            ttl_s=rules.heartbeat_ttl_s,
-            value=lambda: msgspec.json.encode(hooks.vitals()),
-            digests=lambda: self._agreement.shown(ready=self._reader.ready.is_set()),
-        )
-        self._agreement = Agreement(replica, fold.digests)
-        presence = PeerPresence(lambda: self._heartbeat.siblings)
+        self._heartbeat = self._make_heartbeat()
+        self._agreement = Agreement(replica, fold.digests, hooks.monotonic_s)
+        self._presence = presence = PeerPresence(lambda: self._heartbeat.siblings, hooks.monotonic_s)
         self._redis_latency = RedisLatency(
             self._degraded_reasons, unheard=lambda: hooks.embedded and presence.alone
         )
         self._loads = fold.load_reports
-        self._vectors = LoadVectors(self._loads, clock.now_us, lambda: presence.alone, time.monotonic)
+        self._vectors = LoadVectors(self._loads, clock.now_us, lambda: presence.alone, hooks.monotonic_s)
         self._publisher = self._make_publisher(presence)
         snapshots = SnapshotStore(
             self._writer, keys, self._listener, rules.trim_margin_s, fold.snapshot_version
@@ -189,6 +185,18 @@ class SharedState:
         self._server: bytes | None = None
         self._commands, self._blocking, self._bulk = self._links(url)
 
+    def _make_heartbeat(self) -> Heartbeat:
+        return Heartbeat(
+            self._replica,
+            self._keys,
+            self._clock,
+            self._declare_left,
+            ttl_s=self._rules.heartbeat_ttl_s,
+            value=lambda: msgspec.json.encode(self._hooks.vitals()),
+            digests=lambda: self._agreement.shown(ready=self._reader.ready.is_set()),
+            monotonic_s=self._hooks.monotonic_s,
+        )
+
     def _make_publisher(self, presence: PeerPresence) -> Publisher:
         rules = self._rules
         return Publisher(
@@ -204,7 +212,7 @@ class SharedState:
 
     def _links(self, url: str) -> tuple[RedisLink, RedisLink, RedisLink]:
         """Links for short commands, blocking reads, and large values."""
-        link = partial(RedisLink, url, home=self._keys.log, name=f"cacheway-{self._replica}")
+        link = partial(self._hooks.link, url, home=self._keys.log, name=f"cacheway-{self._replica}")
         timeout_s = EMBEDDED_TIMEOUT_S if self._hooks.embedded else COMMAND_TIMEOUT_S
         return (
             link(timeout_s, measured=self._redis_latency.measured),
@@ -399,15 +407,16 @@ class SharedState:
     async def _watch_loop(self, commands: RedisLink, blocking: RedisLink) -> None:
         """Look often whether an answer is overdue: long before the connection is given up.
 
-        One look is not enough: after a stall of this process the answer may be there, unread.
+        One look is not enough: after a stall of this process the answer may be there, unread. No look comes
+        before an answer can be overdue.
         """
         looks = 0
         while True:
-            overdue = max(commands.silence_s, blocking.silence_s - BLOCK_S) > SILENCE_S
-            looks = looks + 1 if overdue else 0
+            silence_s = max(commands.silence_s, blocking.silence_s - BLOCK_S, 0.0)
+            looks = looks + 1 if silence_s > SILENCE_S else 0
             if looks > 1:
                 self._redis_latency.overdue(SILENCE_S)
-            await asyncio.sleep(WATCH_S)
+            await asyncio.sleep(max(WATCH_S, SILENCE_S - silence_s))
 
     async def _server_loop(self, *links: RedisLink) -> None:
         """Look whether all links lead to one server, and whether it is still the primary.
@@ -478,10 +487,14 @@ class SharedState:
 
     async def _beat(self, link: RedisLink) -> None:
         joined, vectors = self._heartbeat.joined, self._heartbeat.reads_vectors
+        alone = not self._heartbeat.siblings
         try:
             await self._heartbeat.beat(link)
             # An older version has read placements whose ends it was not told.
             self._must_disown = self._must_disown or (vectors and not self._heartbeat.reads_vectors)
+            if alone and self._heartbeat.siblings:
+                self._presence.seen()
+                self._publisher.hurry()
             if self._heartbeat.joined > joined:
                 self._forms.reset()
             self._degraded_reasons.clear("heartbeat")
@@ -558,7 +571,7 @@ class SharedState:
     async def _snapshot_tick(self, commands: RedisLink, bulk: RedisLink) -> None:
         if await self._reader.vanished(commands):
             raise RedisLost("the log is gone from Redis")
-        if not self.status.ready:
+        if not self._reader.ready.is_set():
             return
         if self._reader.marks > self._answered_marks:
             # A replica found that Redis has lost something: it may be our newest entries.

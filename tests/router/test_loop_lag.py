@@ -18,7 +18,7 @@ async def test_what_comes_late_is_observed_and_what_comes_early_is_not_late() ->
             raise asyncio.CancelledError from None
 
     lags: list[float] = []
-    loop_lag = LoopLag(lags.append, lambda: now_s, sleep)
+    loop_lag = LoopLag(lags.append, now_s=lambda: now_s, sleep=sleep)
     with pytest.raises(asyncio.CancelledError):
         await loop_lag.run()
 
@@ -42,3 +42,21 @@ async def test_looks_go_on_by_the_real_clock() -> None:
     task.cancel()
     assert min(lags) >= 0
     assert INTERVAL_S < 0.1
+
+
+async def test_without_requests_in_flight_it_looks_five_times_a_second() -> None:
+    now_s = 0.0
+    looks: list[float] = []
+
+    async def sleep(seconds: float) -> None:
+        nonlocal now_s
+        now_s += seconds
+        looks.append(now_s)
+        if now_s > 20.0:
+            raise asyncio.CancelledError
+
+    loop_lag = LoopLag(lambda _: None, lambda: now_s >= 10.0, lambda: now_s, sleep)
+    with pytest.raises(asyncio.CancelledError):
+        await loop_lag.run()
+    assert sum(at_s < 10.0 for at_s in looks) == pytest.approx(50, abs=1)
+    assert sum(at_s >= 10.0 for at_s in looks) == pytest.approx(500, abs=10)

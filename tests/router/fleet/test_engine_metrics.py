@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import AsyncIterator, Callable
+from functools import partial
 
 import httpx
 import pytest
@@ -10,6 +11,7 @@ from fakes.running import until
 
 from policies import AdmissionRules, Finished, Placed, Reported
 from router.fleet import Core, EngineMetrics, LocalWorker, engine_metrics
+from router.fleet.asking import page
 
 SECOND = 1_000_000
 PAGE = b"""vllm:num_requests_running{engine="0"} 3
@@ -37,7 +39,7 @@ class Setup:
                 self.registry,
                 log_port(self.shared, self.time, replica, lambda: self.alive),
             ),
-            self.client,
+            partial(page, self.client),
             AdmissionRules(engine_metrics_interval_s=2.0),
             2.0,
         )
@@ -217,7 +219,7 @@ async def test_the_loop_looks_and_goes_on_whatever_comes() -> None:
             setup.registry,
             log_port(setup.shared, setup.time, "one", lambda: ("one",)),
         ),
-        setup.client,
+        partial(page, setup.client),
         AdmissionRules(engine_metrics_interval_s=0.01),
         60.0,
     )

@@ -148,8 +148,8 @@ async def test_a_large_value_is_written_no_faster_than_it_is_taken_and_holds_nob
             await asyncio.sleep(0)
         small = asyncio.create_task(connection.exchange([("INCR", "behind it")]))
         await asyncio.sleep(0)
-        assert connection._redis._writer is not None
-        assert 0 < connection._redis._writer.transport.get_write_buffer_size() < 4 * PIECE_BYTES
+        assert connection._transport is not None
+        assert 0 < connection._transport.get_write_buffer_size() < 4 * PIECE_BYTES
         go_on.set()
         assert await large == [b"OK"]
         assert await small == [1]

@@ -1,6 +1,11 @@
 """A replica is alone without heartbeats and operations of others for a while; among many, all take time."""
 
-from router.shared.peer_presence import HEARD_S, LEISURE_S, SIBLING_S, PeerPresence
+from collections.abc import Callable
+
+import pytest
+from fakes.virtual_loop import VirtualLoop, run_virtually
+
+from router.shared.peer_presence import HEARD_S, LEISURE_S, LONE_FLUSH_S, SIBLING_S, PeerPresence
 
 
 class Clock:
@@ -43,3 +48,26 @@ def test_among_many_replicas_pauses_grow_so_that_all_together_write_no_more() ->
     assert PeerPresence(lambda: 7, Clock()).pause_s(0.003) == 0.003
     assert PeerPresence(lambda: 49, Clock()).pause_s(0.003) == 42 * SIBLING_S
     assert PeerPresence(lambda: 999, Clock()).pause_s(0.003) == LEISURE_S
+
+
+@pytest.mark.parametrize("meet", [PeerPresence.heard, PeerPresence.seen])
+def test_a_lone_publisher_rests_until_another_replica_appears(meet: Callable[[PeerPresence], None]) -> None:
+    async def main(loop: VirtualLoop) -> None:
+        presence = PeerPresence(lambda: 0, loop.time)
+        await presence.rest(0.003)
+        assert loop.time() == pytest.approx(LONE_FLUSH_S)
+        loop.call_later(0.05, meet, presence)
+        await presence.rest(0.003)
+        assert loop.time() == pytest.approx(LONE_FLUSH_S + 0.05)
+
+    run_virtually(main)
+
+
+def test_in_company_a_publisher_rests_as_configured() -> None:
+    async def main(loop: VirtualLoop) -> None:
+        presence = PeerPresence(lambda: 1, loop.time)
+        presence.seen()
+        await presence.rest(0.003)
+        assert loop.time() == pytest.approx(0.003)
+
+    run_virtually(main)
