@@ -83,6 +83,8 @@ class Answer(RequestResponseCycle):
     """Receiver of a streamed body, once it has asked for it."""
     forwarded_for = ""
     _head_sent = False
+    can_chunk = False
+    """True if the client takes an answer in chunks."""
     chunked = False
     """True if its body goes out in chunks."""
     _bodyless = False
@@ -96,23 +98,20 @@ class Answer(RequestResponseCycle):
         self,
         protocol: "GatewayProtocol",
         headers: "list[Header]",
-        *,
         method: bytes = b"",
         path: bytes = b"",
         query: bytes = b"",
         connection: bytes = b"",
         keep_alive: bool = False,
-        can_chunk: bool = False,
     ) -> None:
         # uvicorn's constructor builds an ASGI request, which this is not.
         self.keep_alive = keep_alive
         self._protocol = protocol
-        self._method = method
-        self._path = path
-        self._query = query
+        self.method = method
+        self.path = path
+        self.query = query
         self.headers = headers
-        self._connection = connection
-        self._can_chunk = can_chunk
+        self.connection = connection
         self._pieces: list[bytes | bytearray] = []
 
     # The request
@@ -154,14 +153,14 @@ class Answer(RequestResponseCycle):
             return
         protocol = self._protocol
         request = ClientRequest(
-            self._method,
-            self._path,
-            self._query,
+            self.method,
+            self.path,
+            self.query,
             self.headers,
             b"".join(pieces),
             self.forwarded_for or (protocol.client[0] if protocol.client else ""),
             time.monotonic(),
-            named_by(self._connection) if self._connection else NO_NAMES,
+            named_by(self.connection) if self.connection else NO_NAMES,
             self.refusal,
         )
         try:
@@ -238,12 +237,12 @@ class Answer(RequestResponseCycle):
         assert not self._head_sent
         self._head_sent = True
         framing = b""
-        if self._method == b"HEAD" or status in (204, 304):
+        if self.method == b"HEAD" or status in (204, 304):
             self._bodyless = True
             self._left_bytes = 0
         elif length is not None:
             self._left_bytes = length
-        elif self._can_chunk:
+        elif self.can_chunk:
             self.chunked = True
             framing = b"transfer-encoding: chunked\r\n"
         else:
@@ -347,7 +346,7 @@ class Answer(RequestResponseCycle):
         request_id = next((value for name, value in self.headers if name == b"x-request-id"), b"")
         if not 0 < len(request_id) <= REQUEST_ID_BYTES_MAX:
             request_id = uuid4().hex.encode()
-        lines, body = error_answer(error, self._path, request_id)
+        lines, body = error_answer(error, self.path, request_id)
         self.keep_alive = False
         lines += b"x-request-id: %b\r\n" % request_id
         self.send_head(error.status, lines, length=len(body), body=body)

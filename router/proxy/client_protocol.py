@@ -38,10 +38,21 @@ from router.proxy.clients import Client, Clients
 from router.proxy.deadlines import Deadlines
 from router.proxy.held_bytes import HeldBytes
 from router.proxy.intake import LARGE_BODY_BYTES, Intake
+from router.proxy.known_heads import LEARNED_MAX, KnownHead, KnownHeads
 from router.proxy.late_writes import LateTransport, late_writes
 from router.proxy.limits import ClientLimits
 from router.proxy.ports import Header, JudgeHead, Route, StartExchange
-from router.proxy.receiving import NEXT_RECEIVING, Received, Receiving
+from router.proxy.receiving import (
+    AFTER_AGAIN,
+    AFTER_BEGIN,
+    AFTER_COMPLETE,
+    AFTER_PROXY,
+    AFTER_REFUSE,
+    AFTER_SERVE,
+    AFTER_TUNNEL,
+    AFTER_UPGRADE,
+    Receiving,
+)
 from router.proxy.spare import Spare
 
 LINGER_S = 2.0
@@ -63,6 +74,12 @@ UNREAD_BYTES_MAX = 64 * 1024 * 1024
 APP_BYTES_FREE = 64 * 1024
 """Uncounted first bytes of an application body, so that operators' orders find room when clients fill it."""
 
+# Members as constants: looking one up in its enumeration costs more than comparing it.
+_IDLE = Receiving.IDLE
+_HEAD = Receiving.HEAD
+_REFUSED = Receiving.REFUSED
+_TUNNEL = Receiving.TUNNEL
+
 _FRAMED = frozenset((b"content-length", b"transfer-encoding"))
 
 _HEAD_END = b"\r\n\r\n"
@@ -70,6 +87,8 @@ _HEAD_END = b"\r\n\r\n"
 _CONTROL_HEADERS = frozenset(
     {b"connection", b"content-encoding", b"content-length", b"expect", b"host", b"transfer-encoding"}
 )
+
+_CODED = frozenset({b"content-encoding", b"transfer-encoding"})
 
 _LISTS = frozenset({b"connection", b"content-encoding", b"expect"})
 """Noted headers that may have several lines (RFC 9110 section 5.3)."""
@@ -138,6 +157,8 @@ class GatewayProtocol(HttpToolsProtocol):
         "_control",
         "_forwarded_for",
         "_framing_bytes",
+        "_heads_learned",
+        "_known",
         "_missing_bytes",
         "_parses_later",
         "_read_bytes",
@@ -163,6 +184,7 @@ class GatewayProtocol(HttpToolsProtocol):
     idle: "ClassVar[Deadlines[GatewayProtocol]]"
     """Connections that await their next request."""
     intake: ClassVar[Intake]
+    heads: ClassVar[KnownHeads]
     spare: ClassVar[Spare]
     clients: ClassVar[Clients | None]
     watches_requests: ClassVar[bool]
@@ -180,6 +202,8 @@ class GatewayProtocol(HttpToolsProtocol):
         self._framing_bytes = 0
         self._missing_bytes = 0  # rest of a body of declared length
         self._begun = 0  # requests with a complete head
+        self._known: KnownHead | None = None
+        self._heads_learned = 0
         self._unread = b""  # the last read, if a part of it is unparsed
         self._unread_from = 0  # start of that part
         self._unread_counted = 0
@@ -198,7 +222,7 @@ class GatewayProtocol(HttpToolsProtocol):
         if self.clients is not None:
             self._client = self.clients.enter(self.client[0] if self.client else "", self.spare.make_room)
             if self._client is None:
-                self._receiving = NEXT_RECEIVING[self._receiving][Received.REFUSE]
+                self._receiving = AFTER_REFUSE[self._receiving]
                 transport.abort()
                 return
         if self.ending.begun:
@@ -232,12 +256,18 @@ class GatewayProtocol(HttpToolsProtocol):
 
     def data_received(self, data: bytes) -> None:
         """Parse what came, in pieces if it may hold many requests."""
-        if self._receiving >= Receiving.REFUSED:
-            if self._receiving is Receiving.TUNNEL:
+        if self._receiving >= _REFUSED:
+            if self._receiving is _TUNNEL:
                 self._received(data)
             return
+        known = self._known
+        if known is not None and self._receiving is _IDLE and self._begin_known(known, data):
+            return
         size = len(data)
-        if (size <= PIECE_BYTES or size <= self._missing_bytes) and not self.flow.unread:
+        may_be_many = (
+            size > PIECE_BYTES and size > self._missing_bytes and data.count(_HEAD_END) >= WAITING_MAX
+        )
+        if not may_be_many and not self.flow.unread:
             self._received(data)
             return
         # More than one read may wait: TLS can deliver what it had read before the pause.
@@ -246,6 +276,41 @@ class GatewayProtocol(HttpToolsProtocol):
         self.flow.unread = True
         if not self._parses_later:
             self._parse_on()
+
+    def _begin_known(self, known: KnownHead, data: bytes) -> bool:
+        """Begin the request of a read that repeats a known head; False, with nothing changed, if not."""
+        found = known.body_in(data)
+        if found is None or known.limits is not self.limits or self.watches_requests:
+            return False
+        before: RequestResponseCycle | None = self.cycle
+        if self.flow.unread or (before is not None and not before.response_complete):
+            return False
+        digits, body = found
+        method, path = known.method, known.path
+        if len(body) > known.limits.body_bytes_max or self.route_of(method, path) != Route.WHOLE:
+            return False
+        headers = known.headers_with(digits)
+        answer = Answer(self, headers, method, path, known.query, known.connection, known.keep_alive)
+        answer.can_chunk = known.can_chunk
+        answer.length = len(body)
+        try:
+            answer.add_body(body)
+        except RequestRejected:
+            return False  # it is refused like any other
+        answer.body_complete = True
+        self.idle.pop(self, None)
+        self._begun += 1
+        self.headers = headers
+        self.cycle = self._turn = answer
+        self._advance()
+        if self._active is None or self._receive_timer is not None:
+            self._watch_receiving()
+        return True
+
+    def _learn_head(self, data: bytes | memoryview, answer: Answer) -> None:
+        self._heads_learned += 1
+        if isinstance(data, bytes) and not answer.streams and answer.refusal is None:
+            self._known = self.heads.learned(data, answer, self.limits)
 
     def _parse_on(self) -> None:
         self._parses_later = False
@@ -304,22 +369,27 @@ class GatewayProtocol(HttpToolsProtocol):
         self.idle.pop(self, None)
         size = self._read_bytes = len(data)
         self._framing_bytes += size
+        learns = self._receiving is _IDLE and self._heads_learned < LEARNED_MAX
+        offered = 0
         try:
-            while data:
-                data = self._parse(data)
+            if self._receiving is not _TUNNEL:
+                self.parser.feed_data(data)
+            else:
+                self._tunnelled(data)
+        except httptools.HttpParserUpgrade as upgrade:
+            offered = upgrade.args[0]
         except httptools.HttpParserError as error:
-            cause = error.__context__
-            self._refuse(cause if isinstance(cause, RouterError) else _malformed(str(error)))
-        else:
-            if self._framing_bytes > self.limits.header_bytes_max and self._receives():
-                in_head = self._receiving is Receiving.HEAD
-                self._refuse(
-                    self._head_too_long() if in_head else _malformed("too much framing around the body")
-                )
+            self._refuse_malformed(error)
+        if offered:
+            self._parse_behind_offer(memoryview(data)[offered:])
+        if self._framing_bytes > self.limits.header_bytes_max:
+            self._refuse_framing()
         receiver = self._receiver
         if receiver is not None and not receiver.judged:
             self._judge(receiver)
         if self._turn is not None:
+            if learns and receiver is None:
+                self._learn_head(data, self._turn)
             self._advance()
         active = self._active
         if active is not None and active.streams:
@@ -329,6 +399,11 @@ class GatewayProtocol(HttpToolsProtocol):
         receiver = self._receiver
         if receiver is not None and receiver.body_bytes >= LARGE_BODY_BYTES:
             self.intake.took(self.flow, size, self.loop)
+
+    def _refuse_framing(self) -> None:
+        if self._receives():
+            in_head = self._receiving is Receiving.HEAD
+            self._refuse(self._head_too_long() if in_head else _malformed("too much framing around the body"))
 
     def _judge(self, receiver: Answer) -> None:
         receiver.judged = True
@@ -376,12 +451,12 @@ class GatewayProtocol(HttpToolsProtocol):
         self.url = b""
         self.headers: list[Header] = []
         self._control = {}
-        self._receiving = NEXT_RECEIVING[self._receiving][Received.BEGIN]
+        self._receiving = AFTER_BEGIN[self._receiving]
 
     def on_header(self, name: bytes, value: bytes) -> None:
         """Collect a header; drop trailers."""
         name = name.lower()
-        if self._receiving is not Receiving.HEAD:
+        if self._receiving is not _HEAD:
             if name in _NO_TRAILERS:
                 raise _malformed("a trailer that belongs into the head")
             return
@@ -410,7 +485,7 @@ class GatewayProtocol(HttpToolsProtocol):
         self._begun += 1
         method = parser.get_method()
         if parser.should_upgrade() and not self._wants_tunnel(method):
-            self._receiving = NEXT_RECEIVING[self._receiving][Received.UPGRADE]
+            self._receiving = AFTER_UPGRADE[self._receiving]
             return
         keep_alive = parser.should_keep_alive()
         # RFC 9112 section 9.3: without a Connection header only HTTP/1.1 persists. Asking the parser for the
@@ -429,15 +504,11 @@ class GatewayProtocol(HttpToolsProtocol):
                 raise _malformed("no host")
         elif not _can_be_host(host):
             raise _malformed("a host that cannot be one")
-        coding = control.get(b"transfer-encoding")
-        if coding is not None and (coding.rstrip(b" ").lower() != b"chunked" or not speaks_1_1):
-            raise _malformed("only chunked transfer coding is served, over HTTP/1.1")
-        length = int(control.get(b"content-length", b"0"))
+        if not _CODED.isdisjoint(control):
+            _check_codings(control, speaks_1_1=speaks_1_1)
+        length = self._missing_bytes = int(control.get(b"content-length", 0))
         if length > limits.body_bytes_max:
             raise self._too_large()
-        self._missing_bytes = length
-        if b"content-encoding" in control and control[b"content-encoding"].strip().lower() != b"identity":
-            raise ClientError("a compressed body is not served", code="unsupported_encoding", status=415)
         if self.watches_requests:
             self._count_request()
         path, query = self._target()
@@ -445,16 +516,9 @@ class GatewayProtocol(HttpToolsProtocol):
         if not route:
             self._begin_application_request()
             return
-        answer = Answer(
-            self,
-            self.headers,
-            method=method,
-            path=path,
-            query=query,
-            connection=control.get(b"connection", b""),
-            keep_alive=keep_alive and speaks_1_1,
-            can_chunk=speaks_1_1,
-        )
+        connection = control.get(b"connection", b"")
+        answer = Answer(self, self.headers, method, path, query, connection, keep_alive and speaks_1_1)
+        answer.can_chunk = speaks_1_1
         answer.length = length
         if route > Route.WHOLE:
             self._stream(answer, tunnels=bool(parser.should_upgrade()))
@@ -462,7 +526,7 @@ class GatewayProtocol(HttpToolsProtocol):
             answer.expects_continue = speaks_1_1 and control[b"expect"].lower() == b"100-continue"
         if self._forwarded_for:
             answer.forwarded_for = self._forwarded_for
-        self._receiving = NEXT_RECEIVING[self._receiving][Received.PROXY]
+        self._receiving = AFTER_PROXY[self._receiving]
         self._receiver = answer
         self._enqueue(answer)
 
@@ -497,30 +561,32 @@ class GatewayProtocol(HttpToolsProtocol):
         self._framing_bytes = 0
         if self._missing_bytes:
             self._missing_bytes -= len(body)
-        if self._receiver is None:
-            super().on_body(body)
-            self._app_body_bytes = body_bytes = self._app_body_bytes + len(body)
-            if body_bytes > APP_BYTES_FREE and not self.cycle.response_complete:
-                counted_bytes = self._app_counted_bytes
-                self._app_counted_bytes = self.held.grow(counted_bytes, counted_bytes + len(body), 0)
-        else:
-            body_bytes = self._receiver.add_body(body)
+        receiver = self._receiver
+        body_bytes = self._add_app_body(body) if receiver is None else receiver.add_body(body)
         if body_bytes > self.limits.body_bytes_max:
             raise self._too_large()
+
+    def _add_app_body(self, body: bytes) -> int:
+        """Pass a piece to the application; return the length so far."""
+        super().on_body(body)
+        self._app_body_bytes = body_bytes = self._app_body_bytes + len(body)
+        if body_bytes > APP_BYTES_FREE and not self.cycle.response_complete:
+            counted_bytes = self._app_counted_bytes
+            self._app_counted_bytes = self.held.grow(counted_bytes, counted_bytes + len(body), 0)
+        return body_bytes
 
     def on_message_complete(self) -> None:
         """Mark the request complete; it starts when the parser has returned."""
         self._framing_bytes = 0
-        if self._receiving is Receiving.UPGRADE:
-            return
-        if self._receiver is not None and self._receiver.tunnels:
-            self._receiving = NEXT_RECEIVING[self._receiving][Received.TUNNEL]
-            return
-        self._receiving = NEXT_RECEIVING[self._receiving][Received.COMPLETE]
         receiver = self._receiver
         if receiver is None:
-            super().on_message_complete()
+            if self._receiving is not Receiving.UPGRADE:
+                self._receiving = AFTER_COMPLETE[self._receiving]
+                super().on_message_complete()
+        elif receiver.tunnels:
+            self._receiving = AFTER_TUNNEL[self._receiving]
         else:
+            self._receiving = AFTER_COMPLETE[self._receiving]
             receiver.body_complete = True
             self._receiver = None
 
@@ -602,7 +668,7 @@ class GatewayProtocol(HttpToolsProtocol):
     def _refuse(self, error: RouterError, *, turned_away: bool = False) -> None:
         """Answer with an error when its turn comes, and serve nothing behind it."""
         for_application = self._receiving is Receiving.APP_BODY
-        self._receiving = NEXT_RECEIVING[self._receiving][Received.REFUSE]
+        self._receiving = AFTER_REFUSE[self._receiving]
         self._forget_unread()
         answer = self._receiver
         if answer is not None and answer.sink is not None:
@@ -637,7 +703,7 @@ class GatewayProtocol(HttpToolsProtocol):
         """Close after a refusal: stop sending, and discard input for `LINGER_S`."""
         self._active = self._receiver = None
         self.flow.held = False
-        self._receiving = NEXT_RECEIVING[self._receiving][Received.REFUSE]
+        self._receiving = AFTER_REFUSE[self._receiving]
         transport = self.transport
         if transport.is_closing():
             return
@@ -721,7 +787,7 @@ class GatewayProtocol(HttpToolsProtocol):
         self.idle.pop(self, None)
         clients.leave(client)
         self._client = None
-        self._receiving = NEXT_RECEIVING[self._receiving][Received.REFUSE]
+        self._receiving = AFTER_REFUSE[self._receiving]
         self._drop()
         return True
 
@@ -804,27 +870,43 @@ class GatewayProtocol(HttpToolsProtocol):
         self.url = url
         self.headers.extend(headers)
         self.expect_100_continue = self._control.get(b"expect", b"").lower() == b"100-continue"
-        self._receiving = NEXT_RECEIVING[self._receiving][Received.SERVE]
+        self._receiving = AFTER_SERVE[self._receiving]
         self._app_body_bytes = 0
         super().on_headers_complete()
 
-    def _parse(self, data: bytes | memoryview) -> bytes | memoryview:
-        """Parse; return the rest behind a request that offered an upgrade.
+    def _parse_behind_offer(self, rest: memoryview) -> None:
+        """Go on behind a request that offered an upgrade.
 
         The parser skips such a request's body, so a new parser gets its head again without the offer. Bytes
         of a tunnel are not parsed.
         """
-        if self._receiving is Receiving.TUNNEL:
-            return self._tunnelled(data)
+        offered: int | None = 0
+        try:
+            while offered is not None:
+                rest = rest[offered:]
+                if self._receiver is not None:  # a tunnel: other offers are made again
+                    self._tunnelled(rest)
+                    return
+                self._parse_head_again()
+                offered = self._offered_in(rest) if rest else None
+        except httptools.HttpParserError as error:
+            self._refuse_malformed(error)
+
+    def _offered_in(self, data: memoryview) -> int | None:
+        """Parse; return the end of a request that offers an upgrade, or None if all was parsed."""
         try:
             self.parser.feed_data(data)
         except httptools.HttpParserUpgrade as upgrade:
-            rest = memoryview(data)[upgrade.args[0] :]
-        else:
-            return b""
-        if self._receiver is not None:  # a tunnel: other offers are made again
-            return self._tunnelled(rest)
-        self._receiving = NEXT_RECEIVING[self._receiving][Received.AGAIN]
+            end: int = upgrade.args[0]
+            return end
+        return None
+
+    def _refuse_malformed(self, error: httptools.HttpParserError) -> None:
+        cause = error.__context__
+        self._refuse(cause if isinstance(cause, RouterError) else _malformed(str(error)))
+
+    def _parse_head_again(self) -> None:
+        self._receiving = AFTER_AGAIN[self._receiving]
         method = self.parser.get_method()
         version = self.parser.get_http_version().encode("ascii")
         lines = [b"%b %b HTTP/%b" % (method, self.url, version)]
@@ -832,18 +914,25 @@ class GatewayProtocol(HttpToolsProtocol):
         self.parser = httptools.HttpRequestParser(self)
         self.parser.set_dangerous_leniencies(lenient_data_after_close=True)
         self.parser.feed_data(b"\r\n".join([*lines, b"", b""]))
-        return rest
 
-    def _tunnelled(self, data: bytes | memoryview) -> bytes:
+    def _tunnelled(self, data: bytes | memoryview) -> None:
         self._framing_bytes = 0
         if self._receiver is not None and data:
             self._receiver.add_body(bytes(data))
-        return b""
 
 
 @functools.lru_cache(maxsize=16)  # clients send the same one again and again
 def _can_be_host(value: bytes) -> bool:
     return not value.rstrip(b" \t").translate(None, _HOST_BYTES)  # llhttp keeps trailing blanks
+
+
+def _check_codings(control: dict[bytes, bytes], *, speaks_1_1: bool) -> None:
+    """Refuse a body that is neither plain nor in chunks."""
+    coding = control.get(b"transfer-encoding")
+    if coding is not None and (coding.rstrip(b" ").lower() != b"chunked" or not speaks_1_1):
+        raise _malformed("only chunked transfer coding is served, over HTTP/1.1")
+    if control.get(b"content-encoding", b"identity").strip().lower() != b"identity":
+        raise ClientError("a compressed body is not served", code="unsupported_encoding", status=415)
 
 
 def _malformed(message: str) -> ClientError:
@@ -882,6 +971,7 @@ def make_protocol(
             "idle": idle,
             "spare": Spare(loop, idle),
             "intake": Intake(),
+            "heads": KnownHeads(),
             "clients": clients,
             "judge": None if judge is None else staticmethod(judge),
             "held": held or HeldBytes(),

@@ -61,3 +61,18 @@ NEXT_RECEIVING: dict[Receiving, dict[Received, Receiving]] = {
     Receiving.REFUSED: {Received.REFUSE: Receiving.REFUSED},
 }
 """The next state, by state and step. To refuse again changes nothing."""
+
+
+def _after(step: Received) -> dict[Receiving, Receiving]:
+    return {state: steps[step] for state, steps in NEXT_RECEIVING.items() if step in steps}
+
+
+# One table per step, since every request takes three: members of the enumerations cost twice as much.
+AFTER_BEGIN = _after(Received.BEGIN)
+AFTER_PROXY = _after(Received.PROXY)
+AFTER_SERVE = _after(Received.SERVE)
+AFTER_UPGRADE = _after(Received.UPGRADE)
+AFTER_AGAIN = _after(Received.AGAIN)
+AFTER_COMPLETE = _after(Received.COMPLETE)
+AFTER_REFUSE = _after(Received.REFUSE)
+AFTER_TUNNEL = _after(Received.TUNNEL)

@@ -110,10 +110,13 @@ async def test_an_answer_that_comes_early_ends_the_connection(gateway: Any, read
     assert await reader.read() == b""
 
 
-async def test_a_body_beyond_the_limit_fails_where_the_limit_is(gateway: Any, read_answer: Read) -> None:
+async def test_a_body_beyond_the_limit_fails_where_the_limit_is(
+    gateway: Any, read_answer: Read, until: Until
+) -> None:
     sinks = await serving(gateway, limits=ClientLimits(body_bytes_max=2000))
     head = form(0).replace(b"content-length: 0", b"transfer-encoding: chunked")
     reader, writer = await gateway.connect(head)
+    await until(lambda: sinks)
     for _ in range(3):
         writer.write(b"3e8\r\n" + b"x" * 1000 + b"\r\n")
         await writer.drain()
