@@ -27,8 +27,7 @@ from policies.pricing.views import Candidates, Chosen, RequestView, Shed, Slots
 from policies.scoring import Policy
 from policies.scoring.placement import place
 from policies.state.buckets import ANY_BUCKET, ANY_LENGTH, LengthClass
-from policies.state.ops import Placed, Waiting
-from policies.state.queue_view import QueueView
+from policies.state.ops import BytesPerToken, Placed, Waiting
 from radix import (
     COUNT_MAX,
     DURATION_US_MAX,
@@ -50,6 +49,8 @@ BLOCK_SLACK = 0.02
 NO_PROMPT = (b"",)
 """Paths of a request without a prompt: it counts as an arrival (`policies.state.ops.Placed`)."""
 
+NO_ENDS = (0, False, None)
+"""Junction, ends and SGLang's profile of a request for a model without windows and states."""
 
 TELLING_BLOCKS = 8
 """Shorter matches show nothing of a capacity (`policies.estimates.capacities`): an application's start is
@@ -128,7 +129,7 @@ class DeciderParts:
     """Parts of a replica that its decisions rest on.
 
     ``next_attempt_id`` makes ids that are unique in the log. ``limits`` gives the ascending token limits that
-    some workers of a model have and others exceed; None if all have the same. ``dialect`` gives the engine
+    some workers of a model have and others exceed; none if all have the same. ``dialect`` gives the engine
     whose rule of windows and states the worker in a slot follows; None if that is unknown.
     """
 
@@ -136,7 +137,7 @@ class DeciderParts:
     feedback: Feedback
     replica: str
     next_attempt_id: Callable[[], str]
-    limits: Callable[[str | None], Sequence[int]] | None = None
+    limits: Callable[[str | None], Sequence[int]] = lambda _model: ()
     dialect: Callable[[int], Dialect | None] = lambda _slot: None
 
 
@@ -146,6 +147,8 @@ class Decider:
     def __init__(self, parts: DeciderParts, rules: DecisionRules) -> None:
         self._parts = parts
         self._fleet = parts.fleet
+        self._bytes_per_token = parts.fleet.registers.of(BytesPerToken).known
+        self._next_attempt_id, self._replica = parts.next_attempt_id, parts.replica
         self.use(rules)
         self.placed_count = 0
         self.shadow: ShadowObserver | None = None
@@ -159,6 +162,7 @@ class Decider:
             parts = self._parts
             self._turns = Turns(rules.order, parts.fleet, parts.replica, parts.next_attempt_id)
         self._block_tokens = float(rules.block_tokens)
+        self._say_size(self._block_tokens)
         self._block_bytes = rules.block_bytes
         self._expected_output_tokens = float(rules.expected_output_tokens)
 
@@ -181,7 +185,7 @@ class Decider:
         buckets = self._fleet.buckets
         limits: Sequence[int] = ()
         if buckets.lengths is None:
-            limits = self._parts.limits(parsed.model) if self._parts.limits is not None else ()
+            limits = self._parts.limits(parsed.model)
             if not limits:
                 return ANY_LENGTH
         tokens, output_tokens = self.expected_tokens(parsed)
@@ -203,33 +207,34 @@ class Decider:
         output_tokens, most = self._expected_output_tokens, parsed.output_tokens_max
         return (
             parsed.prompt_token_ids + parsed.prompt_bytes / bytes_per_token,
-            output_tokens if most is None else min(output_tokens, most),
+            output_tokens if most is None or most > output_tokens else most,
         )
 
     def decide(self, asked: DecisionInput) -> Decision | Queued | Shed:
         """Choose a worker, and say whether it is the request's turn there."""
         if asked.pairing is not None:
             return self._decide_pair(asked, asked.pairing)
-        parsed, entry, bucket = asked.parsed, asked.entry, asked.bucket
+        entry, policy = asked.entry, self.policy
         view, candidates = self._seen(asked)
-        policy = self.policy
         chosen = place(view, candidates, policy)
         if self.shadow is not None and arrives(entry):
+            model = asked.parsed.model or ""
             self.shadow.weighed(
-                ScoredRequest(parsed.model or "", view, candidates, candidates, policy, chosen, bucket)
+                ScoredRequest(model, view, candidates, candidates, policy, chosen, asked.bucket)
             )
         if isinstance(chosen, Shed):
             return chosen
         turns = self._turns
         if entry is not None and turns is not None:
-            order, turn = turns.order, turns.turn(entry, parsed.paths, view, candidates, chosen, policy)
-            if order.rejection is not None and not entry.again:
-                miss = order.rejection.judge(outlook_of(entry, view, candidates, chosen, turn), asked.now_us)
+            paths = asked.parsed.paths
+            turn = turns.turn(entry, paths, view, candidates, chosen, policy)
+            rejection = turns.order.rejection
+            if rejection is not None and not entry.again:
+                miss = rejection.judge(outlook_of(entry, view, candidates, chosen, turn), asked.now_us)
                 if miss is not None:
                     return miss.shed
-            if isinstance(turn, Waiting):
-                return Queued(turn, parsed.paths[0], round(chosen.safe_tokens / candidates.tokens_per_block))
-            chosen = turn
+            if turn is not chosen and isinstance(turn, Waiting):
+                return Queued(turn, paths[0], round(chosen.safe_tokens / candidates.tokens_per_block))
         return self._decision(asked, view, candidates, chosen)
 
     def _decide_pair(self, asked: DecisionInput, pairing: Pairing) -> Decision | Queued | Shed:
@@ -242,24 +247,18 @@ class Decider:
     def _seen(self, asked: DecisionInput) -> tuple[RequestView, Candidates]:
         fleet, turns, queue = self._fleet, self._turns, None
         parsed, entry, slots = asked.parsed, asked.entry, asked.slots
-        default = self._parts.feedback.bytes_per_token_default
-        bytes_per_token = fleet.bytes_per_token(parsed.model or "", default)
+        learned = self._bytes_per_token.get(parsed.model or "")
+        bytes_per_token = (
+            self._parts.feedback.bytes_per_token_default if learned is None else learned.bytes_per_token
+        )
         prompt_tokens, output_tokens = self._expected(parsed, bytes_per_token)
-        prompt_tokens = min(max(prompt_tokens, 1.0), TOKENS_MAX)
+        if not 1.0 <= prompt_tokens <= TOKENS_MAX:
+            prompt_tokens = min(max(prompt_tokens, 1.0), TOKENS_MAX)
         tokens_per_block = self._block_tokens
         if not parsed.prompt_token_ids:
             tokens_per_block = self._block_bytes / bytes_per_token
         if entry is not None and turns is not None:
-            order, tickets = turns.order, fleet.tickets
-            queue = QueueView(
-                tickets if tickets.count else None,
-                entry.lane,
-                len(slots),
-                entry.arrived_us,
-                order.k,
-                order.admission.rules.backlog_target_s,
-                tickets.get(entry.ticket_id) if entry.ticket_id else None,
-            )
+            queue = turns.queue_of(entry, len(slots)) if fleet.tickets.count else turns.empty_queue
         candidates = fleet.candidates(
             slots,
             parsed.paths,
@@ -286,50 +285,77 @@ class Decider:
     ) -> Decision:
         """Count the request as placed and make the operation for the log."""
         self.placed_count += 1
-        parsed, entry, windowed = asked.parsed, asked.entry, asked.profile.needs_ends
+        parsed, entry, profile = asked.parsed, asked.entry, asked.profile
         fleet, slot, now_us = self._fleet, chosen.slot, candidates.now_us
-        tokens_per_block = candidates.tokens_per_block
+        tokens_per_block, paths = candidates.tokens_per_block, parsed.paths
         safe_blocks = int(chosen.safe_tokens / tokens_per_block + 0.5)
-        junction_blocks = int(chosen.matched_tokens / tokens_per_block + 0.5) if windowed else 0
-        sglang = windowed and (asked.profile.dialect or self._parts.dialect(slot)) == "sglang"
-        ends = windowed
-        if sglang and parsed.paths:
-            # The answer shows the end of a prompt that ends inside a block, or leaves the held blocks.
-            tail_tokens = view.prompt_tokens - len(parsed.paths[0]) // HASH_BYTES * tokens_per_block
-            ends = junction_blocks <= safe_blocks and tail_tokens < PAGE_TOKENS
+        windowed, used_us = profile.needs_ends, 0
+        junction_blocks, ends, sglang = NO_ENDS
+        if windowed:
+            junction_blocks, ends, sglang = self._ends(asked, view, chosen, safe_blocks, tokens_per_block)
+        elif safe_blocks >= TELLING_BLOCKS:
+            used_us = fleet.tree.used_us(slot, paths[0], safe_blocks)
+        if tokens_per_block != self._said_size:
+            self._say_size(tokens_per_block)
+        request_id = entry.ticket_id if entry is not None else ""
+        if not request_id:
+            request_id = self._next_attempt_id()
+        worker_id, guard_us = fleet.at_slot(slot).worker_id, fleet.loads.oldest_prefill_us(slot)
         attempt = Attempt(
-            entry.ticket_id if entry is not None and entry.ticket_id else self._parts.next_attempt_id(),
-            fleet.at_slot(slot).worker_id,
+            request_id,
+            worker_id,
             chosen,
             now_us,
-            min(fleet.loads.oldest_prefill_us(slot), now_us),
+            guard_us if guard_us < now_us else now_us,
             tokens_per_block,
             asked.now_s,
             windowed,
-            fleet.tree.used_us(slot, parsed.paths[0], safe_blocks)
-            if safe_blocks >= TELLING_BLOCKS and not windowed
-            else 0,
-            asked.profile if sglang else None,
+            used_us,
+            sglang,
         )
+        service_us, context_tokens = chosen.service_s * 1e6, view.prompt_tokens + view.output_tokens
         placed = Placed(
-            attempt.request_id,
+            request_id,
             now_us,
-            attempt.worker_id,
-            self._parts.replica,
-            whole(chosen.service_s * 1e6, DURATION_US_MAX),
+            worker_id,
+            self._replica,
+            round(service_us) if service_us < DURATION_US_MAX else DURATION_US_MAX,
             chosen.uncached_tokens,
-            whole(view.prompt_tokens + view.output_tokens, TOKENS_MAX),
-            parsed.paths or NO_PROMPT,
+            round(context_tokens) if context_tokens < TOKENS_MAX else TOKENS_MAX,
+            paths or NO_PROMPT,
             ends,
             entry.flow if entry is not None and fleet.tickets.count else "",
             safe_blocks,
-            junction_blocks=junction_blocks if len(parsed.paths) == 1 else 0,
-            block_tokens=0
-            if abs(tokens_per_block - self._block_tokens) <= BLOCK_SLACK * self._block_tokens
-            else whole(tokens_per_block, COUNT_MAX),
+            junction_blocks=junction_blocks,
+            block_tokens=self._said_block_tokens,
             owner=candidates.owner,
         )
         return Decision(attempt, placed)
+
+    def _ends(
+        self,
+        asked: DecisionInput,
+        view: RequestView,
+        chosen: Chosen,
+        safe_blocks: int,
+        tokens_per_block: float,
+    ) -> tuple[int, bool, AttentionProfile | None]:
+        """Junction, ends and SGLang's profile of a request for a model with windows or states."""
+        profile, paths = asked.profile, asked.parsed.paths
+        junction_blocks = int(chosen.matched_tokens / tokens_per_block + 0.5)
+        sglang = (profile.dialect or self._parts.dialect(chosen.slot)) == "sglang"
+        ends = True
+        if sglang and paths:
+            # The answer shows the end of a prompt that ends inside a block, or leaves the held blocks.
+            tail_tokens = view.prompt_tokens - len(paths[0]) // HASH_BYTES * tokens_per_block
+            ends = junction_blocks <= safe_blocks and tail_tokens < PAGE_TOKENS
+        return junction_blocks if len(paths) == 1 else 0, ends, profile if sglang else None
+
+    def _say_size(self, tokens_per_block: float) -> None:
+        """Find what operations say of the size of blocks: nothing, if it is about that of token ids."""
+        differs = abs(tokens_per_block - self._block_tokens) > BLOCK_SLACK * self._block_tokens
+        self._said_size = tokens_per_block
+        self._said_block_tokens = whole(tokens_per_block, COUNT_MAX) if differs else 0
 
 
 def arrives(entry: QueueEntry | None) -> bool:

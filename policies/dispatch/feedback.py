@@ -59,7 +59,7 @@ TEXT_SLACK = 1.25
 """Factor by which the start of a text may be denser in tokens than its whole: prose takes 4 to 5 bytes per
 token, code and JSON 3 to 4."""
 
-BYTES_PER_TOKEN_RANGE = (0.25, 64.0)
+BYTES_PER_TOKEN_MIN, BYTES_PER_TOKEN_MAX = 0.25, 64.0
 """Outside of it an answer counts something else than the prompt's text (images, truncated inputs)."""
 
 IDLE_BACKLOG_S = 0.001
@@ -223,13 +223,24 @@ class _Seen:
         unsaid_bytes: Bytes of prompts that were answered here and that no word has yet.
         unsaid_tokens: Their tokens.
         word: Log time and replica of the word that the mean goes on from; None if there was none.
+        told: Newest word that was looked at, of any replica.
     """
 
-    __slots__ = ("bytes", "tokens", "unsaid_bytes", "unsaid_tokens", "word")
+    __slots__ = ("bytes", "tokens", "told", "unsaid_bytes", "unsaid_tokens", "word")
 
     def __init__(self) -> None:
         self.bytes = self.tokens = self.unsaid_bytes = self.unsaid_tokens = 0.0
         self.word: tuple[int, str] | None = None
+        self.told: BytesPerToken | None = None
+
+    def hear(self, told: BytesPerToken | None) -> None:
+        """Note the newest word, and go on from it if it is another replica's."""
+        self.told = told
+        if told is not None and self.word != (told.at_us, told.replica):
+            self.word = told.at_us, told.replica
+            tokens = min(max(told.tokens or MEMORY_TOKENS / 4, PRIOR_TOKENS), MEMORY_TOKENS)
+            self.bytes = tokens * told.bytes_per_token + self.unsaid_bytes
+            self.tokens = tokens + self.unsaid_tokens
 
 
 class Feedback:
@@ -248,6 +259,7 @@ class Feedback:
         self._fleet = fleet
         self._publish, self._replica = log.publish, log.replica
         self.bytes_per_token_default = bytes_per_token
+        self._bytes_per_token = fleet.registers.of(BytesPerToken).known
         self._seen: dict[str, _Seen] = {}  # per model
         self._fits: dict[str, _Share[ServiceFit]] = {}
         self._slowdowns: dict[str, Slowdowns] = {}
@@ -539,34 +551,35 @@ class Feedback:
         return False
 
     def _learn_bytes(self, model: str, prompt_bytes: int, prompt_tokens: int, now_us: int) -> None:
-        low, high = BYTES_PER_TOKEN_RANGE
-        if not low <= prompt_bytes / prompt_tokens <= high:
+        if not BYTES_PER_TOKEN_MIN <= prompt_bytes / prompt_tokens <= BYTES_PER_TOKEN_MAX:
             return
-        told = self._fleet.registers.newest(BytesPerToken, model)
+        told, seen = self._bytes_per_token.get(model), self._seen.get(model)
         shared = self.bytes_per_token_default if told is None else told.bytes_per_token
-        seen = self._seen.get(model)
         if seen is None:
-            if len(self._seen) >= MODELS_MAX:
-                self._seen.clear()
-            seen = self._seen[model] = _Seen()
-            seen.bytes, seen.tokens = shared * PRIOR_TOKENS, PRIOR_TOKENS
-        if told is not None and seen.word != (told.at_us, told.replica):
-            seen.word = told.at_us, told.replica
-            tokens = min(max(told.tokens or MEMORY_TOKENS / 4, PRIOR_TOKENS), MEMORY_TOKENS)
-            seen.bytes = tokens * told.bytes_per_token + seen.unsaid_bytes
-            seen.tokens = tokens + seen.unsaid_tokens
-        seen.bytes += prompt_bytes
-        seen.tokens += prompt_tokens
-        mean = seen.bytes / seen.tokens
-        kept = min(1.0, MEMORY_TOKENS / seen.tokens)
-        seen.bytes *= kept
-        seen.tokens *= kept
-        seen.unsaid_bytes = kept * (seen.unsaid_bytes + prompt_bytes)
-        seen.unsaid_tokens = kept * (seen.unsaid_tokens + prompt_tokens)
+            seen = self._begin_bytes(model, shared)
+        if told is not seen.told:
+            seen.hear(told)
+        seen_bytes, seen_tokens = seen.bytes + prompt_bytes, seen.tokens + prompt_tokens
+        unsaid_bytes, unsaid_tokens = seen.unsaid_bytes + prompt_bytes, seen.unsaid_tokens + prompt_tokens
+        mean = seen_bytes / seen_tokens
+        if seen_tokens > MEMORY_TOKENS:
+            kept = MEMORY_TOKENS / seen_tokens
+            seen_bytes, seen_tokens = seen_bytes * kept, seen_tokens * kept
+            unsaid_bytes, unsaid_tokens = kept * unsaid_bytes, kept * unsaid_tokens
+        seen.bytes, seen.tokens = seen_bytes, seen_tokens
+        seen.unsaid_bytes, seen.unsaid_tokens = unsaid_bytes, unsaid_tokens
         if abs(mean - shared) > CHANGE_MIN * shared and self._may_say(f"bytes {model}", now_us):
-            word = BytesPerToken(model, now_us, self._replica, mean, round(seen.tokens))
+            word = BytesPerToken(model, now_us, self._replica, mean, round(seen_tokens))
             seen.word, seen.unsaid_bytes, seen.unsaid_tokens = (now_us, self._replica), 0.0, 0.0
             self._publish(word)
+
+    def _begin_bytes(self, model: str, shared: float) -> _Seen:
+        """Begin with what is known of a model."""
+        if len(self._seen) >= MODELS_MAX:
+            self._seen.clear()
+        seen = self._seen[model] = _Seen()
+        seen.bytes, seen.tokens = shared * PRIOR_TOKENS, PRIOR_TOKENS
+        return seen
 
     def _learn_service(
         self, worker_class: str, prompt_tokens: int, cached_tokens: int, ttft_s: float, now_us: int

@@ -29,6 +29,7 @@ from policies.pricing.views import Candidates, Chosen, RequestView
 from policies.scoring import Policy
 from policies.scoring.min_ttft import min_ttft
 from policies.state.ops import Waiting
+from policies.state.queue_view import QueueView
 from radix import DURATION_US_MAX, TOKENS_MAX, WHOLE_MAX, whole
 
 
@@ -115,9 +116,24 @@ class Turns:
         self, order: QueueOrder, fleet: FleetState, replica: str, next_attempt_id: Callable[[], str]
     ) -> None:
         self.order = order
+        self.empty_queue = QueueView(None, "", 1, 0, order.k, order.admission.rules.backlog_target_s)
+        """View of the queue while no request waits; the same for every request."""
         self._fleet = fleet
         self._replica = replica
         self._next_attempt_id = next_attempt_id
+
+    def queue_of(self, entry: QueueEntry, workers: int) -> QueueView:
+        """View of the queue by a request that this number of workers may take."""
+        order, tickets = self.order, self._fleet.tickets
+        return QueueView(
+            tickets,
+            entry.lane,
+            workers,
+            entry.arrived_us,
+            order.k,
+            order.admission.rules.backlog_target_s,
+            tickets.get(entry.ticket_id) if entry.ticket_id else None,
+        )
 
     def turn(
         self,
@@ -136,11 +152,13 @@ class Turns:
         ``decodable`` is False if no decode worker has room for what the chosen worker would prefill;
         ``full_link`` names the link that has no room for its KV.
         """
-        order, now_us, slot, tickets = self.order, candidates.now_us, chosen.slot, self._fleet.tickets
-        follows = bool(
-            chosen.safe_tokens and self._fleet.loads.prefill_requests.item(slot) and len(paths) == 1
-        ) and self._follows(paths[0], chosen, candidates)
+        order, fleet, now_us, slot = self.order, self._fleet, candidates.now_us, chosen.slot
+        follows = False
+        if chosen.safe_tokens and fleet.loads.prefill_requests.item(slot) and len(paths) == 1:
+            step_tokens = order.step_tokens(slot)
+            follows = step_tokens > 0 and self._follows(paths[0], chosen, candidates, step_tokens)
         has_room = not follows and order.admission.has_room(slot, now_us) and decodable
+        tickets = fleet.tickets
         if has_room and not tickets.count:
             return chosen
         ahead = prospect(candidates, view.prompt_tokens, slot, policy.price)
@@ -168,12 +186,9 @@ class Turns:
             full_link,
         )
 
-    def _follows(self, path: bytes, chosen: Chosen, candidates: Candidates) -> bool:
+    def _follows(self, path: bytes, chosen: Chosen, candidates: Candidates, step_tokens: int) -> bool:
         """True if the request had better wait for the first token of another one on its worker."""
         slot, tokens_per_block = chosen.slot, candidates.tokens_per_block
-        step_tokens = self.order.step_tokens(slot)
-        if not step_tokens:
-            return False
         blocks = repeated_blocks(
             self._fleet.loads,
             slot,

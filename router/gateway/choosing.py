@@ -48,40 +48,40 @@ def choose(
     ``ticket_id`` is its own while it waits, and ``turn`` the slot of the worker that offers it room, or -1.
     Raises `RouterError` if no worker may take it.
     """
-    registry, now_s = gateway.registry, gateway.now_s()
-    now_us = gateway.log.now_us()
+    registry, placing, model = gateway.registry, gateway.placing, parsed.model
+    now_s, now_us = gateway.now_s(), gateway.log.now_us()
     length = decider.length_of(parsed)
-    slots = every = registry.eligible(parsed.model, now_us, length)
-    pairing = None
-    if registry.may_pair:
-        pairing = registry.pairing(every, parsed.model, now_us, length)
+    slots = every = registry.eligible(model, now_us, length)
     if not len(slots):
         why = None if parsed.choice is None else parsed.choice.missing()
-        raise why or gateway.placing.nobody_for(parsed.model, length)
-    if pairing is not None and gateway.pairs is not None:
-        slots, pairing = gateway.pairs.splitting(slots, pairing, parsed)
+        raise why or placing.nobody_for(model, length)
+    pairing = None
+    if registry.may_pair:
+        pairing = registry.pairing(every, model, now_us, length)
+        if pairing is not None and gateway.pairs is not None:
+            slots, pairing = gateway.pairs.splitting(slots, pairing, parsed)
     if record.only is not None:
         slots = slots[np.isin(slots, record.only)]
         if not len(slots):
-            raise gateway.placing.nobody_for(parsed.model, length)
+            raise placing.nobody_for(model, length)
     if tried:
         slots, pairing, _ = untried(slots, pairing, tried)
     if parsed.choice is not None:
         slots = parsed.choice.among(slots)
     if record.tenant.salt:
         slots = _keeping_apart(registry, slots, parsed.endpoint)
-    if now_us - gateway.fleet.last_return_us < registry.rules.slow_start_s * 1e6:
+    returned_us = gateway.fleet.last_return_us
+    if returned_us and now_us - returned_us < registry.rules.slow_start_s * 1e6:
         slots = registry.ramped(slots, parsed.key, now_us)
     entry = None
     if parsed.paths:  # a request without a prompt takes no worker's time worth waiting for
-        if not record.arrived_us:
-            record.arrived_us = now_us - int((now_s - record.received_s) * 1e6)
-        lane = lane_of(parsed.model, length)
-        entry = QueueEntry(
-            record.arrived_us, lane, record.flow, ticket_id, turn, slots is not every, record.attempts > 0
-        )
-    profile = gateway.placing.profile_of(parsed.model)
+        arrived_us = record.arrived_us
+        if not arrived_us:
+            arrived_us = record.arrived_us = now_us - int((now_s - record.received_s) * 1e6)
+        lane, narrowed, again = lane_of(model, length), slots is not every, record.attempts > 0
+        entry = QueueEntry(arrived_us, lane, record.flow, ticket_id, turn, narrowed, again)
     home = gateway.sessions.home_of(parsed) if parsed.session and gateway.sessions is not None else -1
+    profile = placing.profile_of(model)
     return decider.decide(
         DecisionInput(parsed, profile, slots, now_us, now_s, entry, length.bucket, pairing, home)
     )

@@ -56,7 +56,7 @@ class Setup:
 
     def __init__(
         self,
-        limits: Callable[[str | None], Sequence[int]] | None = None,
+        limits: Callable[[str | None], Sequence[int]] = lambda _model: (),
         dialect: Callable[[int], Dialect | None] = lambda _slot: None,
     ) -> None:
         self.shared = FakeShared()
