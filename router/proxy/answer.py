@@ -24,7 +24,7 @@ from uvicorn.protocols.http.httptools_impl import STATUS_LINE, RequestResponseCy
 
 from router.errors import RouterError, error_body
 from router.proxy.headers import NO_NAMES, named_by
-from router.proxy.ports import BodySink, ClientRequest, Exchange, Header
+from router.proxy.ports import BodySink, ClientRequest, Derived, Exchange, Header
 
 if TYPE_CHECKING:
     from router.proxy.client_protocol import GatewayProtocol
@@ -36,6 +36,9 @@ JOINED_BYTES_MAX = 16 * 1024
 
 PIECE_BYTES_MIN = 4 * 1024
 """Smaller pieces of a body are appended to their neighbour, so that tiny chunks cost little memory."""
+
+_BODYLESS = frozenset({204, 304})
+"""Statuses of answers without a body (RFC 9110 section 6.4.1)."""
 
 STREAM_HELD_BYTES = 384 * 1024
 """Counted for a body that is streamed: one read, and the buffer towards the worker."""
@@ -82,6 +85,7 @@ class Answer(RequestResponseCycle):
     sink: BodySink | None = None
     """Receiver of a streamed body, once it has asked for it."""
     forwarded_for = ""
+    derived: Derived | None = None
     _head_sent = False
     can_chunk = False
     """True if the client takes an answer in chunks."""
@@ -128,8 +132,9 @@ class Answer(RequestResponseCycle):
         self.body_bytes = body_bytes = self.body_bytes + len(data)
         if self.streams:
             return 0 if self.tunnels else body_bytes
-        if self.counted_bytes < self.length or self.counted_bytes < body_bytes:
-            self.counted_bytes = self._protocol.held.grow(self.counted_bytes, body_bytes, self.length)
+        counted_bytes, length = self.counted_bytes, self.length
+        if counted_bytes < length or counted_bytes < body_bytes:
+            self.counted_bytes = self._protocol.held.grow(counted_bytes, body_bytes, length)
         return body_bytes
 
     def release_body(self) -> None:
@@ -145,11 +150,14 @@ class Answer(RequestResponseCycle):
 
     def start(self) -> None:
         """Begin the exchange. The body is complete (or refused), and every earlier answer is sent."""
-        pieces: list[bytes | bytearray] = []
-        if not self.streams:
-            pieces, self._pieces = self._pieces, []
-        if self.refusal is not None and not self.turned_away:
-            self._refuse(self.refusal)
+        pieces = self._pieces
+        if self.streams:
+            pieces = []
+        else:
+            self._pieces = []
+        refusal = self.refusal
+        if refusal is not None and not self.turned_away:
+            self._refuse(refusal)
             return
         protocol = self._protocol
         request = ClientRequest(
@@ -161,7 +169,8 @@ class Answer(RequestResponseCycle):
             self.forwarded_for or (protocol.client[0] if protocol.client else ""),
             time.monotonic(),
             named_by(self.connection) if self.connection else NO_NAMES,
-            self.refusal,
+            refusal,
+            self.derived,
         )
         try:
             exchange = protocol.start_exchange(request, self)
@@ -237,30 +246,27 @@ class Answer(RequestResponseCycle):
         assert not self._head_sent
         self._head_sent = True
         framing = b""
-        if self.method == b"HEAD" or status in (204, 304):
+        if self.method == b"HEAD" or status in _BODYLESS:
             self._bodyless = True
             self._left_bytes = 0
+            if length is not None and status != 204:
+                framing = b"content-length: %d\r\n" % length
         elif length is not None:
             self._left_bytes = length
+            framing = b"content-length: %d\r\n" % length
         elif self.can_chunk:
             self.chunked = True
             framing = b"transfer-encoding: chunked\r\n"
         else:
             self.keep_alive = False
-        if length is not None and status != 204:
-            framing = b"content-length: %d\r\n" % length
         if self.keep_alive and (
             self.refusal is not None
             or (self.streams and not self.body_complete)
             or (self._protocol.ending.begun and self._protocol.is_last())
         ):
             self.keep_alive = False
-        head = b"%b%b%b%b" % (
-            STATUS_LINE.get(status) or b"HTTP/1.1 %d \r\n" % status,
-            lines,
-            framing,
-            b"\r\n" if self.keep_alive else b"connection: close\r\n\r\n",
-        )
+        end = b"\r\n" if self.keep_alive else b"connection: close\r\n\r\n"
+        head = (STATUS_LINE.get(status) or b"HTTP/1.1 %d \r\n" % status) + lines + framing + end
         if body and not self._bodyless:
             self._pass_on(head, body)
         else:
@@ -277,17 +283,18 @@ class Answer(RequestResponseCycle):
             self._protocol.transport.write(chunk)
 
     def _pass_on(self, head: bytes, data: bytes) -> None:
-        transport = self._protocol.transport
+        transport, size = self._protocol.transport, len(data)
         if self.chunked:
-            if len(data) <= JOINED_BYTES_MAX:
-                transport.write(b"%b%x\r\n%b\r\n" % (head, len(data), data))
+            if size <= JOINED_BYTES_MAX:
+                transport.write(b"%b%x\r\n%b\r\n" % (head, size, data))
             else:
-                transport.writelines((b"%b%x\r\n" % (head, len(data)), data, b"\r\n"))
+                transport.writelines((b"%b%x\r\n" % (head, size), data, b"\r\n"))
             return
-        if self._left_bytes is not None:
-            self._left_bytes -= len(data)
-            assert self._left_bytes >= 0, "more body than was announced"
-        if head and len(data) > JOINED_BYTES_MAX:
+        left_bytes = self._left_bytes
+        if left_bytes is not None:
+            assert size <= left_bytes, "more body than was announced"
+            self._left_bytes = left_bytes - size
+        if head and size > JOINED_BYTES_MAX:
             transport.writelines((head, data))
         else:
             transport.write(head + data)
@@ -302,18 +309,20 @@ class Answer(RequestResponseCycle):
             return
         if self.chunked:
             self._protocol.transport.write(b"0\r\n\r\n")
+        protocol = self._protocol
         self.response_complete = True
-        self.exchange = self.sink = None
-        if self.streams:
-            self._protocol.flow.held = False
+        self.exchange = None
         if self.counted_bytes:
             self.release_body()
-        if self.refusal is not None or (self.streams and not self.body_complete):
-            self._protocol.close_politely()  # its body may still be on its way
-            return
+        if self.streams or self.refusal is not None:
+            self.sink = None
+            protocol.flow.held = False
+            if self.refusal is not None or not self.body_complete:
+                protocol.close_politely()  # its body may still be on its way
+                return
         if not self.keep_alive:
-            self._protocol.transport.close()
-        self._protocol.on_response_complete()
+            protocol.transport.close()
+        protocol.on_response_complete()
 
     def abort(self) -> None:
         """Close the connection so that the client notices."""

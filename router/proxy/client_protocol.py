@@ -292,6 +292,7 @@ class GatewayProtocol(HttpToolsProtocol):
         headers = known.headers_with(digits)
         answer = Answer(self, headers, method, path, known.query, known.connection, known.keep_alive)
         answer.can_chunk = known.can_chunk
+        answer.derived = known.derived
         answer.length = len(body)
         try:
             answer.add_body(body)

@@ -21,7 +21,7 @@ import msgspec
 
 from router.chunks import CHUNK_END, EVENT_END, SIZES
 from router.errors import StreamBroken, UpstreamError, WorkerSilent, WorkerUnreachable
-from router.proxy.headers import named_by
+from router.proxy.headers import NO_NAMES, named_by
 from router.proxy.late_writes import LateTransport, late_writes
 from router.proxy.ports import BodySource, UpstreamSink
 
@@ -197,7 +197,10 @@ class WorkerConnection(asyncio.Protocol):
         self._transport: asyncio.Transport
         self._request: PooledRequest | None = None
         self._sent_requests = 0
-        self._delivered = False
+        self._length: int | None = None
+        self._lines: list[bytes] = []
+        self._hop_names = NO_NAMES
+        self._delivered = self._extra = self._until_close = self._keep_alive = self._writing = False
         self.closed = False
         self.idle_since_s = 0.0
 
@@ -211,20 +214,18 @@ class WorkerConnection(asyncio.Protocol):
         self._is_head = request.is_head
         self._reused = self._sent_requests > 0
         self._sent_requests += 1
-        self._status = 0
-        self._length: int | None = None
-        self._lines: list[bytes] = []
-        self._hop_names: frozenset[bytes] = frozenset()
-        self._pieces.clear()
-        self._framing_bytes = self._unsent_bytes = self._left_out_bytes = 0
+        # The end of an answer, without which no connection is kept, leaves all other fields as they begin.
+        self._length = None
+        self._lines = []
+        self._status = self._framing_bytes = self._unsent_bytes = self._left_out_bytes = 0
         self._answered = self._delivered = self._begun = self._complete = False
-        self._extra = self._chunked = self._until_close = self._keep_alive = False
-        self._writing = self._between = self._heard = False
+        self._chunked = self._between = self._heard = self._writing = False
         self._sent_s = self._quiet_since_s = self._loop.time()
-        if len(request.pieces) == 1:
-            self._transport.write(request.pieces[0])
+        pieces = request.pieces
+        if len(pieces) == 1:
+            self._transport.write(pieces[0])
         else:
-            self._transport.writelines(request.pieces)
+            self._transport.writelines(pieces)
         if request.paused:
             self._transport.pause_reading()
         if request.upload is not None:
@@ -347,20 +348,23 @@ class WorkerConnection(asyncio.Protocol):
             sink.upstream_head(self._status, b"".join(self._lines), self._length)
             if self._request is not request:
                 return
-        if self._complete:
-            del self._pieces[self._pieces_end :]  # they are behind the answer
-        if pieces := self._pieces:
-            # A piece of an incomplete chunk ends where the read ends. After several, more come together.
-            one = len(pieces) == 1 and self._chunked
-            self._between = one and pieces[0].endswith(EVENT_END) and data.endswith(CHUNK_END)
-            self._begun = True
+        complete = self._complete
+        pieces = self._pieces
+        if complete and len(pieces) > self._pieces_end:
+            del pieces[self._pieces_end :]  # they are behind the answer
+        if pieces:
             body = pieces[0] if len(pieces) == 1 else b"".join(pieces)
+            if self._chunked:
+                # A piece of an incomplete chunk ends where the read ends. After several, more come together.
+                one = len(pieces) == 1
+                self._between = one and body.endswith(EVENT_END) and data.endswith(CHUNK_END)
             pieces.clear()
+            self._begun = True
             self._framing_bytes = 0
             sink.upstream_data(body)
             if self._request is not request:
                 return
-        if self._complete:
+        if complete:
             self._end(
                 request,
                 keep=wrong is None
@@ -456,12 +460,13 @@ class WorkerConnection(asyncio.Protocol):
             return
         if status < 200:  # an interim answer: none of its headers count
             self._lines = []
-            self._hop_names = frozenset()
+            self._hop_names = NO_NAMES
             self._length = None
             self._chunked = False
             return
         if self._hop_names:
             self._lines = [line for line in self._lines if line.partition(b":")[0] not in self._hop_names]
+            self._hop_names = NO_NAMES
         self._status = status
         self._framing_bytes = 0
         if self._is_head:

@@ -13,7 +13,7 @@ from typing import Protocol
 import msgspec
 
 from router.proxy.limits import ClientLimits
-from router.proxy.ports import Header
+from router.proxy.ports import Derived, Header
 
 HEAD_BYTES_MAX = 4096
 """Longest head that is remembered."""
@@ -55,6 +55,7 @@ class KnownHead(msgspec.Struct, frozen=True, eq=False, gc=False):
         limits: Limits that it was within.
         headers: Its headers in their order.
         place: Place of the length among them.
+        derived: Results that follow from it.
     """
 
     before: bytes
@@ -68,6 +69,7 @@ class KnownHead(msgspec.Struct, frozen=True, eq=False, gc=False):
     connection: bytes
     keep_alive: bool
     can_chunk: bool
+    derived: Derived
 
     def body_in(self, data: bytes) -> tuple[bytes, bytes] | None:
         """Return the digits of the length, and the body, if the read is this head with its whole body."""
@@ -122,5 +124,6 @@ class KnownHeads:
                 parsed.connection,
                 parsed.keep_alive,
                 parsed.can_chunk,
+                Derived(),
             )
         return known

@@ -31,6 +31,32 @@ class Route(IntEnum):
     """An exchange, when a head that asks for a WebSocket is complete; what follows are bytes, both ways."""
 
 
+DERIVED_MAX = 8
+"""Rules whose results a repeated head keeps: settings that change make new rules."""
+
+
+class Derived:
+    """Results that follow from a head alone, of a head that a client sends again and again.
+
+    They may not depend on the length of the body, the only part that differs.
+    """
+
+    __slots__ = ("_results",)
+
+    def __init__(self) -> None:
+        self._results: dict[object, object] = {}
+
+    def get(self, rule: object) -> object:
+        """Return the result of a rule, which is an object that never changes; None if it is not known."""
+        return self._results.get(rule)
+
+    def put(self, rule: object, result: object) -> None:
+        """Remember the result of a rule, beside those of a few others."""
+        if len(self._results) >= DERIVED_MAX:
+            self._results.clear()
+        self._results[rule] = result
+
+
 class ClientRequest(msgspec.Struct, frozen=True, gc=False):
     """A complete client request, within limits; header names in lower case, path and query raw.
 
@@ -39,6 +65,7 @@ class ClientRequest(msgspec.Struct, frozen=True, gc=False):
         received_s: Monotonic seconds when the last byte of the body came.
         hop_names: Headers that ``connection`` restricts to this hop: they must not travel on.
         refusal: The error that answers it; its body was not read and is empty.
+        derived: Results of its head, which the client sent before; None if it is new.
     """
 
     method: bytes
@@ -50,6 +77,7 @@ class ClientRequest(msgspec.Struct, frozen=True, gc=False):
     received_s: float
     hop_names: frozenset[bytes] = frozenset()
     refusal: RouterError | None = None
+    derived: Derived | None = None
 
 
 class ClientConnection(Protocol):

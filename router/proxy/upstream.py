@@ -194,19 +194,19 @@ class WorkerPool:
             upload: Bytes written after the body, while the request is on its way. It goes out on a new
                 connection, since it could not be repeated after a stale one.
         """
-        body_bytes = sum(map(len, body))
-        head = [method, b" ", self._base_path, path]
-        if query:
-            head += (b"?", query)
-        head += (self._host_line, self.authorization, lines)
+        body_bytes = len(body[0]) if len(body) == 1 else sum(map(len, body))
+        framing = b"\r\n"
         if upload is not None:
-            head.append(upload.framing)
+            framing = upload.framing + framing
         elif body_bytes or method not in _BODYLESS_METHODS:
-            head.append(b"content-length: %d\r\n" % body_bytes)
-        head.append(b"\r\n")
-        whole = body_bytes <= JOINED_BYTES_MAX
-        pieces = (b"".join((*head, *body)),) if whole else (b"".join(head), *body)
-        request = PooledRequest(self, pieces, sink, is_head=method == b"HEAD", patient=patient, resend=resend)
+            framing = b"content-length: %d\r\n\r\n" % body_bytes
+        target = path + b"?" + query if query else path
+        head = method, b" ", self._base_path, target, self._host_line, self.authorization, lines, framing
+        if body_bytes <= JOINED_BYTES_MAX:
+            pieces: tuple[bytes | memoryview, ...] = (b"".join((*head, *body)),)
+        else:
+            pieces = (b"".join(head), *body)
+        request = PooledRequest(self, pieces, sink, method == b"HEAD", patient, resend)
         if upload is not None:
             request.upload = upload
         if self._idle and upload is None:

@@ -12,6 +12,7 @@ from router.gateway.endpoints import Endpoint
 from router.gateway.forwarding import HOPS_HEADER, HOPS_MAX, Forwarding, hops_of
 from router.offsets import edited
 from router.proxy import ClientRequest
+from router.proxy.ports import DERIVED_MAX, Derived
 from router.tenant import Tenant
 
 
@@ -121,3 +122,27 @@ def test_a_loop_is_not_placed() -> None:
     assert not bench.upstreams
     assert not bench.shared.said(Placed)
     bench.check()
+
+
+def test_the_lines_of_a_repeated_head_are_written_once_for_each_setting() -> None:
+    """Ids, hops and a trace of ours are written each time; new patterns hold at once."""
+    forwarding = Forwarding(FORWARDED_HEADERS, passes_keys=False)
+    headers = [(b"accept", b"a"), (b"x-own", b"1"), (b"traceparent", b"theirs")]
+    known = ClientRequest(b"POST", b"/", b"", headers, b"", "c", 0.0, derived=Derived())
+    plain = ClientRequest(b"POST", b"/", b"", headers, b"", "c", 0.0)
+    for request_id in (b"one", b"two"):
+        assert forwarding.lines(known, request_id) == forwarding.lines(plain, request_id)
+    assert forwarding.lines(known, b"1", b"traceparent: ours\r\n", 3) == forwarding.lines(
+        plain, b"1", b"traceparent: ours\r\n", 3
+    )
+    forwarding.use((*FORWARDED_HEADERS, "x-own"))
+    assert b"x-own: 1\r\n" in forwarding.lines(known, b"1")
+    assert forwarding.lines(known, b"1") == forwarding.lines(plain, b"1")
+
+
+def test_a_repeated_head_keeps_results_of_a_few_rules() -> None:
+    derived = Derived()
+    for rule in range(100):
+        derived.put(rule, str(rule))
+    assert derived.get(99) == "99"
+    assert len(derived._results) <= DERIVED_MAX
