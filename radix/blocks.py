@@ -67,12 +67,14 @@ def chain_prompt(
 
     Data shorter than a block counts as one.
     """
-    digest, block_hash = xxh3_64_intdigest, root
     end = len(data) // block_bytes * block_bytes
+    digest, block_hash = xxh3_64_intdigest, root
+    if not end:
+        whole = digest(data, root)
+        return b"", whole, whole
     blocks = _cutter(block_bytes)(memoryview(data)[:end])
     hashes = [block_hash := digest(block, block_hash) for (block,) in blocks]
-    whole = digest(data[end:], block_hash)
-    return array("Q", hashes).tobytes(), whole, hashes[0] if hashes else whole
+    return array("Q", hashes).tobytes(), digest(data[end:], block_hash), hashes[0]
 
 
 class BlockChain:

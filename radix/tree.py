@@ -243,7 +243,7 @@ class PrefixTree:
             owner: Number of the owner that brought the blocks, below `radix.bounds.SHARED`; 0 if unknown.
                 Blocks that several brought have no owner, on every worker.
         """
-        size = admitted = len(path)
+        size = len(path)
         if size % HASH_BYTES:
             check_path(path)
         holdings = self.holdings[slot] if slot < len(self.holdings) else self.holdings_of(slot)
@@ -251,13 +251,12 @@ class PrefixTree:
             self.newest_us = at_us  # and no removal is as new
         else:
             self.see(at_us)
-            admitted = HASH_BYTES * holdings.admitted(path, at_us, self.floor)
-        if not admitted:
+            path = path[: HASH_BYTES * holdings.admitted(path, at_us, self.floor)]
+        if not path:
             return
-        held = path if admitted == size else path[:admitted]
-        node = self.hold(self.root, held, slot, at_us, extend=True, owner=owner)
+        node = self.hold(self.root, path, slot, at_us, extend=True, owner=owner)
         if end or junction:
-            blocks = admitted // HASH_BYTES
+            blocks = len(path) // HASH_BYTES
             if end:
                 self._note_ends(node, slot, at_us, size // HASH_BYTES - ends, blocks)
             if 0 < junction <= blocks:
@@ -454,7 +453,7 @@ class PrefixTree:
         holds may grow; else its end stays. Returns the node with the last block of the path.
         """
         holdings = self.holdings[slot]
-        used, bit = holdings.used, 1 << slot
+        used = holdings.used
         at, size = 0, len(path)
         used_us: int | None = at_us
         while at < size:
@@ -465,7 +464,7 @@ class PrefixTree:
                 more = len(run) // HASH_BYTES
                 holdings.count(more, owner)
                 self.blocks += more
-                alone = not children and node.holders == bit and node.owner == owner
+                alone = not children and node.holders == 1 << slot and node.owner == owner
                 if not extend or not alone or used[node] != at_us:
                     return self._attach(node, run, slot, at_us, owner)
                 node.run += run
@@ -485,7 +484,7 @@ class PrefixTree:
                     return child
                 child = self.split(child, shared)
             if used_us is None:
-                child.holders |= bit
+                child.holders |= 1 << slot
                 used[child] = at_us
                 self.pairs += 1
                 holdings.count(child.size, child.owner)

@@ -213,15 +213,15 @@ class _Heads(dict[str | None, tuple[bytes, ...]]):
 _HEADS = _Heads(
     {role: (TURN + role.encode() + TEXT,) for role in ("system", "developer", "user", "assistant")}
 )
-_ROLE_AND_TEXT = 2
-_NOTHING_ELSE = astuple(Turn())[_ROLE_AND_TEXT:]
+_BEYOND_TEXT = slice(2, None)
+_NOTHING_ELSE = astuple(Turn())[_BEYOND_TEXT]
 
 
 def append_turns(stream: list[bytes], turns: Sequence[Turn]) -> None:
     """Append turns to a stream in pieces; the caller joins once. Text of the client is never half a piece."""
     for turn in turns:
         content = turn.content
-        if type(content) is str and content and astuple(turn)[_ROLE_AND_TEXT:] == _NOTHING_ELSE:
+        if type(content) is str and content and astuple(turn)[_BEYOND_TEXT] == _NOTHING_ELSE:
             stream += _HEADS[turn.role]
             stream.append(content.encode("utf-8", "surrogatepass"))
         else:

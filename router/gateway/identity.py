@@ -72,12 +72,11 @@ class PromptHasher:
         self._canonical.clear()
         self._canonical_bytes = 0
 
-    def of_conversation(self, scope: tuple[bytes, bytes, bytes], stream: bytes) -> Identity:
-        """Identify one canonical stream, as `identify` does."""
-        parts = (b"chat", *scope)
-        root = self._roots.get(parts)
-        path, key, prefix_key = chain_prompt(stream, root or self.root(parts), self.block_bytes)
-        return Identity((path,), len(stream), 0, key, prefix_key)
+    def chain_conversation(self, namespace: bytes, model: bytes, stream: bytes) -> tuple[bytes, int, int]:
+        """Return path, ``key`` and ``prefix_key`` of a stream whose scope is its namespace and model."""
+        parts = (b"chat", namespace, model, b"")
+        root = self._roots.get(parts) or self.root(parts)
+        return chain_prompt(stream, root, self.block_bytes)
 
     def identify(
         self, scope: tuple[bytes, ...], prompts: Sequence[Prompt], ids_root: int | None = None

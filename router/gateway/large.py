@@ -13,6 +13,8 @@ The result is that of `Identifier.parse`. Decoded at once are
 from collections.abc import Generator, Iterable, Iterator
 from typing import Any
 
+from msgspec.structs import astuple
+
 from radix import BlockChain
 from router.gateway.bodies import (
     ChatBody,
@@ -93,7 +95,7 @@ def parse_in_steps(
             identity = yield from _identified(identifier, scope, fields, ids_root, outline)
         edits = edits_of(endpoint, fields, body, tenant, outline.skeleton, outline.place, renamed=renamed)
         drop_cut(fields, outline.mark)
-        request = parsed_request(endpoint, fields, tenant, identity, listed)
+        request = parsed_request(endpoint, fields, tenant.name, listed or None, *astuple(identity))
         request = with_options(request, fields, edits, ids_root if identifier.finds_roots else None)
         outline.refuse(request.session, request.lora, request.service_tier)
     except (Unusual, Misfit):

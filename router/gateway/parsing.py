@@ -16,6 +16,7 @@ from collections.abc import Callable, Sequence
 from typing import Any, Protocol
 
 import msgspec
+from msgspec.structs import astuple
 
 from policies import Attempt, Slots
 from radix import ANSWERS_MAX, BLOCK_BYTES, BLOCK_TOKENS, COUNT_MAX
@@ -185,9 +186,9 @@ class Identifier:
                 and self.listed_as(name) == name
                 and (stream := self.conversation(fields))
             ):
-                scope = (tenant.namespace, name.encode(), b"")
-                identity = self.hasher.of_conversation(scope, b"".join(stream))
-                return parsed_request(endpoint, fields, tenant, identity, name)
+                text = b"".join(stream)
+                path, key, first = self.hasher.chain_conversation(tenant.namespace, name.encode(), text)
+                return parsed_request(endpoint, fields, tenant.name, name, (path,), len(text), 0, key, first)
             return self._parse_with_options(endpoint, fields, body, tenant, rename)
         except (ValueError, RecursionError) as error:
             raise invalid_json(error) from error
@@ -209,7 +210,7 @@ class Identifier:
                 ids_root = self.ids_root(endpoint, fields, tenant)
             identity = self.hasher.identify(scope, prompts, ids_root)
         edits = edits_of(endpoint, fields, body, tenant, renamed=renamed)
-        parsed = parsed_request(endpoint, fields, tenant, identity, listed)
+        parsed = parsed_request(endpoint, fields, tenant.name, listed or None, *astuple(identity))
         return with_options(parsed, fields, edits, ids_root if self.finds_roots else None)
 
     def scope(
@@ -307,9 +308,17 @@ def use_name(fields: Scalars, rename: Rename) -> bool:
 
 
 def parsed_request(
-    endpoint: Endpoint, fields: Any, tenant: Tenant, identity: Identity, listed: str | None
+    endpoint: Endpoint,
+    fields: Any,
+    tenant: str,
+    model: str | None,
+    paths: tuple[bytes, ...],
+    prompt_bytes: int,
+    prompt_token_ids: int,
+    key: int,
+    prefix_key: int,
 ) -> ParsedRequest:
-    """Put the parts together; ``listed`` is the name that workers list for the request's model."""
+    """Put the parts of a plain request together; ``model`` is the name that workers list."""
     limit, n = fields.max_completion_tokens, fields.n
     if limit is None:
         limit = fields.max_tokens
@@ -317,19 +326,19 @@ def parsed_request(
             limit = fields.max_output_tokens
     return ParsedRequest(
         endpoint,
-        listed or None,
+        model,
         fields.stream is True,
         limit if limit is None or limit >= 0 else None,
         1 if n is None or n < 1 else n,
         fields.priority or 0,
-        tenant.name,
+        tenant,
         fields.prompt_cache_key or "",
         None,
-        identity.paths,
-        identity.prompt_bytes,
-        identity.prompt_token_ids,
-        identity.key,
-        identity.prefix_key,
+        paths,
+        prompt_bytes,
+        prompt_token_ids,
+        key,
+        prefix_key,
         fields.service_tier or "",
     )
 
