@@ -324,7 +324,7 @@ class Decider:
             round(context_tokens) if context_tokens < TOKENS_MAX else TOKENS_MAX,
             paths or NO_PROMPT,
             ends,
-            entry.flow if entry is not None and fleet.tickets.count else "",
+            entry.flow if fleet.tickets.count and entry is not None else "",
             safe_blocks,
             junction_blocks=junction_blocks,
             block_tokens=self._said_block_tokens,

@@ -26,8 +26,8 @@ from collections.abc import Callable, Collection, Generator, Iterable, Iterator,
 from dataclasses import dataclass, field, replace
 from typing import Any, get_args
 
-import msgspec
 import numpy as np
+from msgspec.structs import replace as replaced
 
 from policies.estimates.costs import PROFILES, Floats, ServiceModel
 from policies.estimates.decodes import DecodeFit
@@ -44,7 +44,7 @@ from policies.fleet.quotas import Quotas, ShareOf, no_shares
 from policies.fleet.ranks import place_of, rank_id, rank_of
 from policies.fleet.roles import DECODE
 from policies.pricing.timing import Prices
-from policies.pricing.views import NO_LOADS, Candidates, Displacing, Slots, SlowColumns, Splitting
+from policies.pricing.views import Candidates, Displacing, Slots, SlowColumns, Splitting
 from policies.state.block_size import BlockSize
 from policies.state.bucket_members import BucketMembers
 from policies.state.buckets import ANY_BUCKET, BUCKET_LABEL, LengthBuckets
@@ -594,36 +594,27 @@ class FleetState:
             queue: Tickets for these workers; None if requests do not wait in the gateway.
             tenant: Name of the tenant; empty for none.
         """
-        owner, displacing = self.quotas.standing(tenant, slots, now_us) if tenant else (0, None)
         slow, few = self.columns.gathered(slots, bucket, now_us)
-        if displacing is not None:
-            slow, few = self._displaced(slow, few, displacing)
         matches: list[Match] = []
-        held: list[bytes] = []
         for path in paths:
             match = self.tree.match(path, profile)
             if match.parted:
                 matches.append(match)
-                held.append(path)
-        loads_s = NO_LOADS
+        loads, windowed = self.loads, profile.needs_ends
+        seen = Candidates(slow, few, matches, loads, prompt_tokens, tokens_per_block, now_us, queue, windowed)
+        if tenant:
+            owner, displacing = self.quotas.standing(tenant, slots, now_us)
+            if displacing is not None:
+                slow, few = self._displaced(slow, few, displacing)
+            seen = replaced(seen, slow=slow, few=few, owner=owner, displacing=displacing)
         if slow.device_from_us is not None and matches:
-            loads_s = self._loads_s(slow.slots, slow.device_from_us, held, matches, tokens_per_block)
-        return Candidates(
-            slow,
-            few,
-            matches,
-            self.loads,
-            prompt_tokens,
-            tokens_per_block,
-            now_us,
-            None,
-            queue,
-            loads_s,
-            owner,
-            displacing,
-            self.hot.copying(paths, matches, tokens_per_block, now_us) if self.hot.horizon_s else None,
-            profile.needs_ends,
-        )
+            held = [path for path in paths if self.tree.match(path, profile).parted]
+            loads_s = self._loads_s(slots, slow.device_from_us, held, matches, tokens_per_block)
+            seen = replaced(seen, loads_s=loads_s)
+        if self.hot.horizon_s:
+            copying = self.hot.copying(paths, matches, tokens_per_block, now_us)
+            seen = replaced(seen, copying=copying)
+        return seen
 
     def among(
         self, candidates: Candidates, slots: Slots, bucket: int = ANY_BUCKET, ships: Splitting | None = None
@@ -633,7 +624,7 @@ class FleetState:
         if candidates.displacing is not None:
             slow, few = self._displaced(slow, few, candidates.displacing)
         ships = ships or candidates.ships
-        return msgspec.structs.replace(candidates, slow=slow, few=few, ships=ships)
+        return replaced(candidates, slow=slow, few=few, ships=ships)
 
     @staticmethod
     def _displaced(

@@ -13,7 +13,7 @@ from math import inf
 
 import msgspec
 
-from policies.pricing.timing import Price, Prices, Timing
+from policies.pricing.timing import Price, Prices
 from radix import Match
 
 
@@ -111,8 +111,3 @@ class PlainTimes(msgspec.Struct, frozen=True, gc=False):
     backlogs_s: list[float]
     works_s: list[float]
     costs: list[float]
-
-    def at(self, row: int) -> Timing[float]:
-        """Time on one of them; what its price alone needs is left out."""
-        work_s = self.works_s[row]
-        return Timing(self.slots[row], self.safe_tokens[row], work_s, self.backlogs_s[row], work_s)

@@ -259,13 +259,13 @@ class Candidates(msgspec.Struct, frozen=True, gc=False):
     prompt_tokens: float
     tokens_per_block: float
     now_us: int
-    ships: Splitting | None = None
     queue: QueueView | None = None
+    windowed: bool = True
+    ships: Splitting | None = None
     loads_s: Mapping[int, float] = NO_LOADS
     owner: int = 0
     displacing: Displacing | None = None
     copying: Copying | None = None
-    windowed: bool = True
 
     def __len__(self) -> int:
         """Number of candidates."""

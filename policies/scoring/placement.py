@@ -44,7 +44,7 @@ NO_WORKER_RETRY_AFTER_S = 2.0
 """A worker that comes back is seen within one or two rounds of health checks."""
 
 
-Times = PlainTimes | list[Timing[float]]
+NOWHERE = Shed("no_worker", NO_WORKER_RETRY_AFTER_S)
 
 
 class Reason(StrEnum):
@@ -68,33 +68,33 @@ def place(request: RequestView, candidates: Candidates | None, policy: Policy) -
         the policy considers none.
     """
     if candidates is None or not (candidates.few or len(candidates.slow.slots)):
-        return Shed("no_worker", NO_WORKER_RETRY_AFTER_S)
-    candidates, costs, times = priced(request, candidates, policy)
+        return NOWHERE
+    price = policy.price
+    if price is not None:
+        times = candidates.plain_times(request.prompt_tokens, price)
+        if times is not None:
+            return _place_plain(request, candidates, times)
+    candidates, costs, timings = priced(request, candidates, policy)
     row = cheapest_row(request.key, candidates.slow.worker_hash, costs)
     if row is None:
-        return Shed("no_worker", NO_WORKER_RETRY_AFTER_S)
-    timing, home = _timing(request, candidates, times, row), False
+        return NOWHERE
+    timing, home = timings[row] if timings else _timing(request, candidates, row), False
     if request.home >= 0 and timing.slot != request.home:
-        found = _at_home(request, candidates, costs, times, timing, costs[row], policy)
+        found = _at_home(request, candidates, costs, timings, timing, costs[row], policy)
         if found is not None:
             home, (row, timing) = True, found
     ready_s, work_s, safe_tokens = timing.ready_s, timing.work_s, timing.safe_tokens
     others_s = 0.0
-    if policy.price is not None:
-        others_s = float(costs[row] + timing.saved_s) - ready_s - work_s
-        if others_s < 0.0:
-            others_s = 0.0
-    matched_tokens = safe = round(safe_tokens)
-    if candidates.windowed or timing.fetched_tokens:
-        matched_tokens = round(candidates.matched_tokens_at(timing.slot)) if candidates.matches else 0
+    if price is not None:
+        others_s = max(float(costs[row] + timing.saved_s) - ready_s - work_s, 0.0)
     return Chosen(
         timing.slot,
-        matched_tokens,
-        safe,
+        round(candidates.matched_tokens_at(timing.slot)) if candidates.matches else 0,
+        round(safe_tokens),
         round(request.prompt_tokens - safe_tokens),
         timing.service_s,
         ready_s + work_s - timing.stall_s - timing.spill_s,
-        Reason.SESSION if home else _reason(candidates, times, timing, row),
+        Reason.SESSION if home else _reason(candidates, timings, timing, row),
         round(timing.fetched_tokens),
         ready_s,
         timing.transfer_s,
@@ -104,23 +104,49 @@ def place(request: RequestView, candidates: Candidates | None, policy: Policy) -
     )
 
 
+def _place_plain(request: RequestView, candidates: Candidates, times: PlainTimes) -> Chosen | Shed:
+    """Choose among a few workers that no option concerns, by their costs."""
+    costs, slots, matched = times.costs, times.slots, times.safe_tokens
+    row = _cheapest_of_few(request.key, candidates.slow.worker_hash, costs)
+    if row is None:
+        return NOWHERE
+    reason, home = None, request.home
+    if home >= 0 and home != slots[row] and home in slots:
+        other, slack = slots.index(home), HOME_RATIO * times.works_s[row]
+        if costs[other] <= costs[row] + slack and matched[other] >= matched[row]:
+            row, reason = other, Reason.SESSION
+    slot, work_s, ready_s, safe_tokens = slots[row], times.works_s[row], times.backlogs_s[row], matched[row]
+    if reason is None:
+        if len(slots) == 1:
+            reason = Reason.ONLY
+        elif not candidates.matches:
+            reason = Reason.COLD
+        else:
+            reason = _by_match(candidates, safe_tokens, max(matched))
+    safe = whole = round(safe_tokens)
+    if candidates.windowed and candidates.matches:
+        whole = round(candidates.matched_tokens_at(slot))
+    uncached, ttft_s = round(request.prompt_tokens - safe_tokens), ready_s + work_s
+    others_s = costs[row] - ready_s - work_s
+    if others_s < 0.0:
+        others_s = 0.0
+    return Chosen(slot, whole, safe, uncached, work_s, ttft_s, reason, 0, ready_s, 0.0, 0.0, 0.0, others_s)
+
+
 def priced(
     request: RequestView, candidates: Candidates, policy: Policy
-) -> tuple[Candidates, Floats | list[float], Times]:
+) -> tuple[Candidates, Floats | list[float], list[Timing[float]]]:
     """Price each candidate, of which there is at least one.
 
     Returns:
         Candidates that are considered; the cost of each, where +inf is not chosen; and the timing of each, if
         they were priced one by one, else nothing.
     """
-    prompt_tokens, price = request.prompt_tokens, policy.price
+    price = policy.price
     if price is None:
-        candidates = candidates.worth_leaving_for(prompt_tokens)
+        candidates = candidates.worth_leaving_for(request.prompt_tokens)
     elif candidates.few:
-        plain = candidates.plain_times(prompt_tokens, price)
-        if plain is not None:
-            return candidates, plain.costs, plain
-        timings = candidates.timings(prompt_tokens, candidates.few)
+        timings = candidates.timings(request.prompt_tokens, candidates.few)
         return candidates, [timing.cost(price) for timing in timings], timings
     return candidates, policy.costs(request, candidates), []
 
@@ -153,19 +179,16 @@ def _cheapest_of_few(key: int, worker_hash: NDArray[np.uint64], costs: list[floa
     return rows[drawn.index(max(drawn))]
 
 
-def _timing(request: RequestView, candidates: Candidates, times: Times, row: int) -> Timing[float]:
-    """Time on the candidate of a row."""
-    if isinstance(times, PlainTimes):
-        return times.at(row)
-    prices = candidates.slow.prices_at
-    return times[row] if times else candidates.timings(request.prompt_tokens, (prices(row),))[0]
+def _timing(request: RequestView, candidates: Candidates, row: int) -> Timing[float]:
+    """Time on the candidate of a row, of many."""
+    return candidates.timings(request.prompt_tokens, (candidates.slow.prices_at(row),))[0]
 
 
 def _at_home(
     request: RequestView,
     candidates: Candidates,
     costs: Floats | list[float],
-    times: Times,
+    timings: list[Timing[float]],
     cheapest: Timing[float],
     cost: float,
     policy: Policy,
@@ -182,11 +205,11 @@ def _at_home(
     slack = TIE * abs(cost) if policy.price is None else HOME_RATIO * cheapest.work_s
     if costs[row] > cost + slack:
         return None
-    timing = _timing(request, candidates, times, row)
+    timing = timings[row] if timings else _timing(request, candidates, row)
     return (row, timing) if timing.safe_tokens >= cheapest.safe_tokens else None
 
 
-def _reason(candidates: Candidates, times: Times, chosen: Timing[float], row: int) -> Reason:
+def _reason(candidates: Candidates, timings: list[Timing[float]], chosen: Timing[float], row: int) -> Reason:
     slow = candidates.slow
     if slow.spills is not None:
         steps = slow.spills.steps.item(row)
@@ -198,15 +221,17 @@ def _reason(candidates: Candidates, times: Times, chosen: Timing[float], row: in
         return Reason.FETCHED
     if not candidates.matches:
         return Reason.COLD
-    safe_tokens = chosen.safe_tokens
-    if isinstance(times, PlainTimes):
-        longest = max(times.safe_tokens)
-    elif safe_tokens >= candidates.deepest_tokens:
+    if chosen.safe_tokens >= candidates.deepest_tokens:
         return Reason.AFFINITY  # before all candidates are gone through
-    elif times:
-        longest = max([timing.safe_tokens - timing.fetched_tokens for timing in times])
+    if timings:
+        longest = max([timing.safe_tokens - timing.fetched_tokens for timing in timings])
     else:
         longest = candidates.safe_tokens.max().item()
+    return _by_match(candidates, chosen.safe_tokens, longest)
+
+
+def _by_match(candidates: Candidates, safe_tokens: float, longest: float) -> Reason:
+    """Reason for a worker by its match and the longest one of a candidate; both count without a fetch."""
     if longest <= 0.0:
         return Reason.COLD
     if safe_tokens >= longest or safe_tokens >= candidates.deepest_tokens:

@@ -10,7 +10,7 @@ import asyncio
 import logging
 from collections.abc import Sequence
 from functools import partial
-from typing import Protocol, assert_never
+from typing import Protocol
 
 import msgspec
 
@@ -76,15 +76,13 @@ class Dispatcher(msgspec.Struct, eq=False):
         `RequestRejected` if it had to wait and the queue is full.
         """
         gateway = self.gateway
-        match choose(gateway, gateway.placing.decider, self.record, self.parsed, self.tried):
-            case Decision() as decision:
-                self.sender.send(decision, self)
-            case Queued() as queued:
-                self._wait(queued)
-            case Shed() as shed:
-                raise error_of(shed)
-            case never:
-                assert_never(never)
+        outcome = choose(gateway, gateway.placing.decider, self.record, self.parsed, self.tried)
+        if isinstance(outcome, Decision):
+            self.sender.send(outcome, self)
+        elif isinstance(outcome, Queued):
+            self._wait(outcome)
+        else:
+            raise error_of(outcome)
 
     def renew(self, left_us: int, now_us: int) -> None:
         """Publish the ticket again if the request waits; see `RequestExchange.renew`."""

@@ -90,7 +90,7 @@ def _candidates(**columns: Sequence[float]) -> Candidates:
         base_s[slots] = columns["transfer_s"]
         ships = Ships(routes, nothing, base_s, nothing, nothing, np.ones(rows))
     matches = [match] if matched.any() or pooled else []
-    return Candidates(slow, few, matches, loads, float("inf"), 1.0, 0, ships)
+    return Candidates(slow, few, matches, loads, float("inf"), 1.0, 0, ships=ships)
 
 
 @pytest.fixture(scope="session")

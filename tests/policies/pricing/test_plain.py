@@ -48,10 +48,14 @@ def test_the_numbers_are_those_of_the_assembly_bit_for_bit(
     assert times is not None
     timings = workers.timings(PROMPT_TOKENS, workers.few)
     assert times.costs == [timing.cost(price) for timing in timings]
-    for row, timing in enumerate(timings):
-        one = times.at(row)
-        for name in ("slot", "safe_tokens", "service_s", "ready_s", "work_s"):
-            assert getattr(one, name) == getattr(timing, name)
+    for name, numbers in (
+        ("slot", times.slots),
+        ("safe_tokens", times.safe_tokens),
+        ("ready_s", times.backlogs_s),
+        ("work_s", times.works_s),
+        ("service_s", times.works_s),
+    ):
+        assert numbers == [getattr(timing, name) for timing in timings]
 
 
 @pytest.mark.parametrize(
