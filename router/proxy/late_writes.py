@@ -12,6 +12,8 @@ from collections import deque
 from collections.abc import Sequence
 from weakref import WeakKeyDictionary
 
+Piece = bytes | bytearray | memoryview
+
 WRITES_MAX = 8
 """Writes that wait. On sockets (W1) 4 saved 10 % of a request's CPU, 8 saved 15 %, and more no more."""
 
@@ -28,7 +30,7 @@ class LateWrites:
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         self._loop = loop
-        self.waiting: deque[tuple[asyncio.Transport, bytes]] = deque()
+        self.waiting: deque[tuple[asyncio.Transport, bytes | Sequence[Piece]]] = deque()
         self.is_due = False
 
     def send_at_end(self) -> None:
@@ -45,8 +47,12 @@ class LateWrites:
         waiting = self.waiting
         while waiting:
             transport, data = waiting.popleft()
-            if not transport.is_closing():
+            if transport.is_closing():
+                continue
+            if isinstance(data, bytes):
                 transport.write(data)
+            else:
+                transport.writelines(data)
 
 
 _of_loop: WeakKeyDictionary[asyncio.AbstractEventLoop, LateWrites] = WeakKeyDictionary()
@@ -90,7 +96,7 @@ class LateTransport:
         self.resume_reading = transport.resume_reading
         self.set_write_buffer_limits = transport.set_write_buffer_limits
 
-    def write(self, data: bytes) -> None:
+    def write(self, data: bytes | Sequence[Piece]) -> None:
         """Write at the end of the turn, or with the next of many writes."""
         late = self._late
         if not late.is_due:
@@ -100,10 +106,9 @@ class LateTransport:
         if len(waiting) >= WRITES_MAX:
             late.flush()
 
-    def writelines(self, pieces: Sequence[bytes | bytearray | memoryview]) -> None:
-        """Write large pieces now, behind what waits: they are not copied, and need no wake-up saved."""
-        self._late.flush()
-        self._transport.writelines(pieces)
+    def writelines(self, pieces: Sequence[Piece]) -> None:
+        """Write several pieces, which are not copied, in their turn."""
+        self.write(pieces)
 
     def can_write_eof(self) -> bool:
         """Return True if the sending side can be closed alone."""
