@@ -1,6 +1,7 @@
 """Synthetic replicas around one real reader of the shared log.
 
-Both functions run in child processes of `loadtest.bench.log_requests`:
+Both functions run in child processes of `loadtest.bench.log_requests`, the first in those of
+`loadtest.bench.sharing` as well:
 
     speak     publishes the requests of all replicas, each through a real `Publisher` and connection
     listen    reads the log as many times as there are other replicas, and discards what it reads
@@ -8,13 +9,14 @@ Both functions run in child processes of `loadtest.bench.log_requests`:
 A request is ``Placed``, has its first token after `PREFILL_S` and ends after `ANSWER_S`, at one replica,
 whose load vectors tell the rest. Conversations repeat their prompt and add `TURN_BLOCKS`; they restart
 when they have grown by `GROWTH_BLOCKS`. All share the first `SHARED_BLOCKS` with a sixteenth of the others.
+Prompts of at most `SHARED_BLOCKS` blocks are repeated as they are.
 """
 
 import asyncio
 import random
 import time
 from collections import deque
-from collections.abc import Coroutine
+from collections.abc import Coroutine, Sequence
 
 import hiredis
 import msgspec
@@ -34,6 +36,7 @@ from policies.state.loads import Loads
 from radix import BLOCK_TOKENS, HASH_BYTES
 from router.shared import Keys, LogClock, NoListener
 from router.shared.degraded_reasons import DegradedReasons
+from router.shared.heartbeat import Heartbeat
 from router.shared.peer_presence import PeerPresence
 from router.shared.placed_forms import PlacedForms
 from router.shared.publisher import Publisher, PublisherRules
@@ -53,6 +56,8 @@ STEP_S = 0.001
 REPORT_S = 1.0
 FLUSH_S = 0.003
 """As `SharingRules.flush_interval_ms` has it."""
+TTL_S = 3.0
+"""As `SharingRules.heartbeat_ttl_s` has it."""
 BUFFER_OPS_MAX = 100_000
 BUFFER_BYTES_MAX = 64 << 20
 READ_BYTES = 1 << 20
@@ -60,13 +65,23 @@ BLOCK_MS = 200
 
 
 class CrowdPlan(msgspec.Struct, frozen=True):
-    """Replicas of one case; ``blocks`` is the length at which prompts begin."""
+    """Replicas of one case.
+
+    Attributes:
+        blocks: Length at which prompts begin.
+        workers: Ids of workers that the namespace knows; else synthetic ones are put.
+        beats: The replicas have heartbeats, as real ones do.
+    """
 
     url: str
     namespace: str
     replicas: int
     requests_per_s: float
     blocks: int
+    prefill_s: float = PREFILL_S
+    answer_s: float = ANSWER_S
+    workers: tuple[str, ...] = ()
+    beats: bool = False
 
 
 class Spoken(msgspec.Struct, frozen=True):
@@ -81,12 +96,18 @@ class Spoken(msgspec.Struct, frozen=True):
 class Conversations:
     """Prompts of requests, by their number: each grows by a few blocks from turn to turn."""
 
-    def __init__(self, blocks: int, seed: int = 1) -> None:
+    def __init__(
+        self, blocks: int, seed: int = 1, workers: Sequence[str] = (), prefill_s: float = PREFILL_S
+    ) -> None:
+        self._service_us = round(prefill_s * 1e6)
         self._chance = random.Random(seed)
         self._blocks = blocks
+        self._repeats = blocks <= SHARED_BLOCKS
         shared = min(SHARED_BLOCKS, blocks)
         self._products = [self._chance.randbytes(HASH_BYTES * shared) for _ in range(PRODUCTS)]
-        self.workers = [f"10.0.{number // 250}.{number % 250}:8000" for number in range(WORKERS)]
+        self.workers = list(workers) or [
+            f"10.0.{number // 250}.{number % 250}:8000" for number in range(WORKERS)
+        ]
         self._open: list[tuple[bytes, str]] = [self._begun() for _ in range(CONVERSATIONS)]
 
     def placed(self, number: int, replica: str, now_us: int) -> Placed:
@@ -94,7 +115,9 @@ class Conversations:
         at = number % CONVERSATIONS
         path, worker = self._open[at]
         known = len(path) // HASH_BYTES
-        if known >= self._blocks + GROWTH_BLOCKS:
+        if self._repeats:
+            pass
+        elif known >= self._blocks + GROWTH_BLOCKS:
             path, worker = self._begun()
             known = SHARED_BLOCKS
         else:
@@ -106,7 +129,7 @@ class Conversations:
             now_us,
             worker,
             replica,
-            round(PREFILL_S * 1e6),
+            self._service_us,
             (blocks - known) * BLOCK_TOKENS,
             blocks * BLOCK_TOKENS,
             (path,),
@@ -115,7 +138,9 @@ class Conversations:
         )
 
     def _begun(self) -> tuple[bytes, str]:
-        own = self._chance.randbytes(HASH_BYTES * max(0, self._blocks - SHARED_BLOCKS))
+        if self._repeats:
+            return self._chance.randbytes(HASH_BYTES * self._blocks), self._chance.choice(self.workers)
+        own = self._chance.randbytes(HASH_BYTES * (self._blocks - SHARED_BLOCKS))
         return self._chance.choice(self._products) + own, self._chance.choice(self.workers)
 
 
@@ -157,18 +182,27 @@ class _Speaker:
         self._written = _Written()
         self._clock = LogClock()
         self._names = [f"gateway-7f9c4d-x{number:02d}" for number in range(plan.replicas)]
-        self._loads = [_OwnLoads(name, Conversations(plan.blocks).workers) for name in self._names]
+        self._conversations = Conversations(plan.blocks, workers=plan.workers, prefill_s=plan.prefill_s)
+        self._loads = [_OwnLoads(name, self._conversations.workers) for name in self._names]
         self._publishers = [
             self._publisher(name, loads) for name, loads in zip(self._names, self._loads, strict=True)
         ]
-        self._conversations = Conversations(plan.blocks)
         self._requests = 0
 
     async def run(self) -> None:
         """Publish and report until the input ends."""
         links = [RedisLink(self._plan.url, 5.0) for _ in self._names]
         loops = [publisher.run(link) for publisher, link in zip(self._publishers, links, strict=True)]
+        if self._plan.beats:
+            loops += [self._beat(name, link) for name, link in zip(self._names, links, strict=True)]
         await _until_input_ends(*loops, self._drive(), self._report())
+
+    async def _beat(self, name: str, link: RedisLink) -> None:
+        keys = Keys(self._plan.namespace)
+        heartbeat = Heartbeat(name, keys, self._clock, lambda _: None, ttl_s=TTL_S, value=lambda: b"{}")
+        while True:
+            await heartbeat.beat(link)
+            await asyncio.sleep(heartbeat.interval_s)
 
     def _publisher(self, name: str, loads: _OwnLoads) -> Publisher:
         reasons, presence = DegradedReasons(NoListener()), PeerPresence(lambda: self._plan.replicas - 1)
@@ -184,7 +218,7 @@ class _Speaker:
         )
 
     async def _drive(self) -> None:
-        for name in self._conversations.workers:
+        for name in () if self._plan.workers else self._conversations.workers:
             put = WorkerPut(name, 1, "static", f"http://{name}", capacity_tokens=WORKER_BLOCKS * BLOCK_TOKENS)
             self._publishers[0].put(encode_op(put))
         await asyncio.sleep(1.0)
@@ -200,12 +234,12 @@ class _Speaker:
                 loads = self._loads[at]
                 loads.loads.placed(placed, loads.slots[placed.worker])
                 self._publishers[at].put(encode_op(placed))
-                prefilling.append((now_s + PREFILL_S, at, placed.request_id))
+                prefilling.append((now_s + self._plan.prefill_s, at, placed.request_id))
                 self._requests += 1
             while prefilling and prefilling[0][0] <= now_s:
                 due_s, at, request_id = prefilling.popleft()
                 self._loads[at].loads.first_token(FirstToken(request_id, self._clock.now_us()))
-                answering.append((due_s + ANSWER_S - PREFILL_S, at, request_id))
+                answering.append((due_s + self._plan.answer_s - self._plan.prefill_s, at, request_id))
             while answering and answering[0][0] <= now_s:
                 _, at, request_id = answering.popleft()
                 self._loads[at].loads.finished(Finished(request_id, self._clock.now_us()))

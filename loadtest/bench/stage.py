@@ -43,12 +43,18 @@ class Sample:
 
 @dataclass(frozen=True, slots=True)
 class Stage:
-    """A ready gateway: its port on 127.0.0.1 and the processes that serve."""
+    """A ready gateway: its port on 127.0.0.1, the processes that serve, and the ids of its workers."""
 
     port: int
     pids: tuple[int, ...]
+    workers: tuple[str, ...]
     _gateway: Child
     _valkey: EmbeddedValkey
+
+    @property
+    def redis_url(self) -> str:
+        """Address of the Valkey."""
+        return self._valkey.url
 
     def sample(self) -> Sample:
         """Look at all processes."""
@@ -127,7 +133,8 @@ async def staged(
         await gateway.wait_until_ready()
         while gateway.log.read_bytes().count(b'"gateway.started"') < processes:  # noqa: ASYNC110 - a file
             await asyncio.sleep(0.1)
-        yield Stage(gateway.port, _serving(gateway.pid, processes), gateway, valkey)
+        workers = tuple(url.removeprefix("http://") for url in urls)
+        yield Stage(gateway.port, _serving(gateway.pid, processes), workers, gateway, valkey)
 
 
 def _serving(pid: int, processes: int) -> tuple[int, ...]:

@@ -111,7 +111,7 @@ class Agreement:
             self.interrupted()
             return []
         others = {replica: _decoded(value) for replica, value in shown.items() if replica != self._replica}
-        if all(digests == self._own for digests in others.values()):
+        if all(not digests or digests == self._own for digests in others.values()):
             self._differences.clear()
             return []
         now_s = self._look()

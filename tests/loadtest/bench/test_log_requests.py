@@ -83,3 +83,13 @@ def test_conversations_grow_and_begin_anew_with_shared_blocks() -> None:
     assert all(later.startswith(path) for path, later in itertools.pairwise(paths[:-1]))
     firsts = {conversations.placed(number, "r", 1).paths[0][:shared] for number in range(CONVERSATIONS)}
     assert len(firsts) == 16
+
+
+def test_short_prompts_are_repeated_at_workers_that_are_known() -> None:
+    conversations = Conversations(1, workers=("a:1", "b:1"), prefill_s=0.002)
+    first, again = (conversations.placed(number, "r", 1) for number in (3, 3 + CONVERSATIONS))
+    assert first.paths == again.paths
+    assert len(first.paths[0]) == HASH_BYTES
+    assert first.worker == again.worker
+    assert first.worker in ("a:1", "b:1")
+    assert (first.uncached_tokens, first.service_us) == (0, 2000)
