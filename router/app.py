@@ -148,7 +148,7 @@ class GatewayProcess:
         self.models = ModelSide(self.gateway, self.workers.client, self._tokenizing, uses)
         self.models.use(settings)
         self.encoding, self.routes = Encoding(self.gateway), Routes(settings)
-        self.stream_keeper = StreamKeeper(settings)
+        self.stream_keeper = StreamKeeper(settings, self.gateway.reader)
         self.responses = StoredResponses(settings.placement, redis_url, names, self.replica)
         self._make_fleet_watches(settings)
         self._loop_lag = LoopLag(

@@ -17,6 +17,7 @@ from router.app import GatewayProcess
 from router.console import EventStream
 from router.fleet import Health
 from router.gateway.endpoints import Endpoint
+from router.gateway.parsing import ParsedRequest
 from router.gateway.recent_decisions import RecentDecision
 from router.settings import Settings
 
@@ -76,23 +77,37 @@ class Traffic:
         )
         chosen = Chosen(0, 4096, 4096, 900, 0.1, 0.2, "affinity")
         attempt = Attempt("a", worker_id, chosen, now_us, 0, 256.0, now_s - 1.0)
+        parsed = ParsedRequest(
+            Endpoint.CHAT,
+            "qwen3-coder-480b",
+            stream=True,
+            output_tokens_max=None,
+            n=1,
+            priority=0,
+            tenant="",
+            session="",
+            lora=None,
+            paths=(),
+            prompt_bytes=0,
+            prompt_token_ids=0,
+            key=self._number,
+            prefix_key=self._number,
+        )
         decisions.add(
             RecentDecision(
-                number=decisions.next_number(),
+                path=Endpoint.CHAT.encode(),
+                client="10.0.0.1",
+                received_s=now_s - 1.1,
+                request_bytes=4096,
+                request_id=b"0123456789abcdef",
+                worker_request_id=b"0123456789abcdef",
+                endpoint=Endpoint.CHAT,
+                parsed=parsed,
+                attempt=attempt,
+                attempts=1,
+                first_byte_s=now_s - 0.8,
                 ended_us=now_us,
                 ended_s=now_s,
-                request_id=b"0123456789abcdef",
-                endpoint=Endpoint.CHAT,
-                model="qwen3-coder-480b",
-                tenant="",
-                prefix_key=self._number,
-                attempt=attempt,
-                decode_worker="",
-                offload=None,
-                attempts=1,
-                received_s=now_s - 1.1,
-                first_byte_s=now_s - 0.8,
-                wait_s=0.0,
                 outcome="completed",
                 status=200,
             )

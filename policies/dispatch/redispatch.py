@@ -69,22 +69,28 @@ class RedispatchRules:
 
 
 class RetryBudget:
-    """Token bucket of one replica. ``rules`` are replaced when settings change."""
+    """Token bucket of one replica. ``rules`` are replaced when settings change.
+
+    While it is ``full``, a deposit changes nothing.
+    """
 
     def __init__(self, rules: RedispatchRules) -> None:
         self.rules = rules
         self._balance = BALANCE_MAX
+        self.full = True
         self._filled_s: float | None = None
 
     def deposit(self) -> None:
         """Count a request that begins."""
         self._balance = min(self._balance + self.rules.retry_budget_ratio, BALANCE_MAX)
+        self.full = self._balance >= BALANCE_MAX
 
     def withdraw(self, now_s: float) -> bool:
         """Take a redispatch out; False if there is none."""
         if self._filled_s is not None:
             self._balance = min(self._balance + (now_s - self._filled_s) * FLOOR_PER_S, BALANCE_MAX)
         self._filled_s = now_s
+        self.full = False
         if self._balance < 1:
             return False
         self._balance -= 1

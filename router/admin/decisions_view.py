@@ -114,7 +114,7 @@ def add_decisions_view(api: FastAPI, parts: AdminParts) -> None:
                 (not worker or worker in _workers(decision))
                 and (not model or model == decision.model)
                 and (not outcome or outcome == decision.outcome)
-                and (not tenant or tenant == decision.tenant)
+                and (not tenant or tenant == decision.tenant.name)
                 and (not request_id or request_id in _ids(decision))
             ):
                 found.append(described(decision))
@@ -168,7 +168,7 @@ def described(decision: RecentDecision) -> dict[str, Any]:
     """Return one decision as JSON, for the route and for the console."""
     attempt, usage, offload = decision.attempt, decision.usage, decision.offload
     chosen = None if attempt is None else attempt.chosen
-    first_byte = decision.first_byte_s > 0
+    answered_s = decision.answered_s
     return {
         "number": decision.number,
         "ended_unix_s": round(decision.ended_us / 1e6, 3),
@@ -177,8 +177,8 @@ def described(decision: RecentDecision) -> dict[str, Any]:
         "endpoint": decision.endpoint.value if decision.endpoint is not None else None,
         "model": decision.model or None,
         "model_choice": decision.model_choice,
-        "tenant": decision.tenant or None,
-        "session": decision.session or None,
+        "tenant": decision.tenant.name or None,
+        "session": (decision.parsed and decision.parsed.session) or None,
         "prefix": f"{decision.prefix_key:016x}" if decision.prefix_key else None,
         "outcome": decision.outcome,
         "status": decision.status,
@@ -198,10 +198,10 @@ def described(decision: RecentDecision) -> dict[str, Any]:
         "reported_cached_tokens": usage.cached_tokens if usage is not None else None,
         "wait_s": round(decision.wait_s, 6),
         "predicted_ttft_s": round(chosen.estimated_ttft_s, 6) if chosen is not None else None,
-        "ttft_s": round(decision.first_byte_s - attempt.started_s, 6)
-        if attempt is not None and attempt.started_s and first_byte and not decision.continued
+        "ttft_s": round(answered_s - attempt.started_s, 6)
+        if attempt is not None and attempt.started_s and answered_s and not decision.continued
         else None,
-        "ttft_since_arrival_s": round(decision.first_byte_s - decision.received_s, 6) if first_byte else None,
+        "ttft_since_arrival_s": round(answered_s - decision.received_s, 6) if answered_s else None,
         "duration_s": round(decision.ended_s - decision.received_s, 6),
     }
 

@@ -4,7 +4,7 @@
     {"request_id": "req-..."}                                    a past request of this replica
 
 The prompt of a past request is compared as a whole while its block hashes are kept
-(`router.gateway.recent_prompts`); later only its first block is, and ``compared`` says so.
+(`router.gateway.recent_decisions`); later only its first block is, and ``compared`` says so.
 
 It decides by the code that decides real requests (`router.explaining`) and changes nothing. A large body is
 parsed in steps, so a prompt of a million tokens blocks no stream.

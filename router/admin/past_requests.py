@@ -25,8 +25,7 @@ def past_request(gateway: Gateway, request_id: str) -> PastRequest:
     Raises:
         ClientError: 404 if none is kept; 409 if its prompt was never read.
     """
-    reports = gateway.reports
-    decision = reports.decisions.newest_of(request_id)
+    decision = gateway.reports.decisions.newest_of(request_id)
     if decision is None:
         raise ClientError(
             f"The request is not among the newest {KEPT_MAX:,} of replica {gateway.log.replica}. Each "
@@ -36,8 +35,8 @@ def past_request(gateway: Gateway, request_id: str) -> PastRequest:
             status=404,
         )
     prompt_tokens = prompt_tokens_of(decision)
-    parsed = reports.prompts.of(decision.number)
-    if parsed is not None:
+    parsed = decision.parsed
+    if parsed is not None and parsed.paths:
         return PastRequest(
             parsed, described(decision), {"all": True, "prompt_tokens": prompt_tokens, "note": None}
         )
@@ -67,7 +66,7 @@ def _outline(decision: RecentDecision, prompt_tokens: int, block_tokens: int) ->
         output_tokens_max=None,
         n=1,
         priority=0,
-        tenant=decision.tenant,
+        tenant=decision.tenant.name,
         session="",
         lora=None,
         paths=(path,),

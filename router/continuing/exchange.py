@@ -33,6 +33,8 @@ class KeptExchange(RequestExchange):
 
     __slots__ = ("_ending", "_kept", "_paused", "_rules")
 
+    is_extended = True
+
     def __init__(
         self,
         rules: StreamRules,

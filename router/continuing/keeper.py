@@ -1,12 +1,13 @@
 """The exchange of each request: one that keeps its stream if the setting or the client asks for that."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 
 from router.continuing.exchange import KeptExchange
 from router.continuing.rules import StreamRules
 from router.gateway.exchange import RequestExchange
-from router.proxy import ClientRequest
+from router.gateway.reader import RequestReader
+from router.proxy import Header
 from router.settings import Settings
 
 CONTINUE_HEADER = b"x-cacheway-continue"
@@ -16,20 +17,20 @@ CONTINUE_HEADER = b"x-cacheway-continue"
 class StreamKeeper:
     """One of each process."""
 
-    def __init__(self, settings: Settings) -> None:
+    def __init__(self, settings: Settings, reader: RequestReader) -> None:
         self._rules = StreamRules(settings.upstream)
         self._make = partial(KeptExchange, self._rules)
+        reader.note(CONTINUE_HEADER)
 
     def use(self, settings: Settings) -> None:
         """Apply new settings."""
         self._rules.use(settings.upstream)
 
-    def maker_of(self, request: ClientRequest) -> Callable[..., RequestExchange]:
-        """Return the maker of a request's exchange; most are the ordinary ones."""
+    def maker_of(self, headers: Sequence[Header]) -> Callable[..., RequestExchange]:
+        """Return the maker of a request's exchange, by its relevant headers; most are the ordinary ones."""
         mode = self._rules.mode
-        if mode == "off":
-            return RequestExchange
-        for name, value in request.headers:
-            if name == CONTINUE_HEADER:
-                return self._make if value.strip().lower() in (b"true", b"1") else RequestExchange
+        if headers and mode != "off":
+            for name, value in headers:
+                if name == CONTINUE_HEADER:
+                    return self._make if value.strip().lower() in (b"true", b"1") else RequestExchange
         return self._make if mode == "all" else RequestExchange

@@ -50,11 +50,11 @@ def rehearse(
     decider = gateway.placing.decider.rehearsing(notes, policy)
     now_us = gateway.log.now_us()
     record = RequestRecord(
-        gateway,
         b"",
         "",
         gateway.now_s(),
         0,
+        gateway=gateway,
         endpoint=parsed.endpoint,
         tenant=tenant,
         parsed=parsed,

@@ -117,6 +117,7 @@ class LocalWorker:
         refused_us: Log time at which the connection was refused, until it is back, or 0.
         removed: No longer in the fleet; its last requests may still end.
         assumed_handover: Hand-over protocol while neither label nor engine says one; empty for none.
+        as_written: True if its requests name no rank, and its role changes none.
     """
 
     worker: Worker
@@ -140,6 +141,7 @@ class LocalWorker:
     removed: bool = False
     assumed_handover: str = ""
     places: tuple[Worker, ...] = ()
+    as_written: bool = True
 
     def __post_init__(self) -> None:
         self.places = self.places or (self.worker,)

@@ -657,6 +657,7 @@ class Registry:
                 local.worker = worker
                 self._show_key(local)
             local.places = tuple(self._fleet.places(worker))
+            local.as_written = worker.role != "decode" and local.places[0].rank < 0
             self._by_slot.update(dict.fromkeys(local.slots, local))
         self._lists_changed()
         if fresh:

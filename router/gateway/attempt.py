@@ -19,7 +19,7 @@ from router.gateway.answer import answered_error
 from router.gateway.blame import Failure
 from router.gateway.gateway import Gateway
 from router.gateway.parsing import ParsedRequest
-from router.gateway.phase import NEXT, Phase
+from router.gateway.phase import ANSWERING, TO_ANSWERING
 from router.gateway.record import RequestRecord, outcome_of
 from router.gateway.reservation import Reserved
 from router.gateway.stream_events import SPEAKS_EARLY, has_token, is_over
@@ -129,10 +129,10 @@ class WorkerAttempt(msgspec.Struct, eq=False):
         record.bytes_sent += len(data)
         record.pieces += 1
         tail = record.tail
-        if isinstance(tail, TailBuffer):
-            tail.append(data)
-        elif tail is None:
+        if tail is None:
             record.tail = data
+        elif isinstance(tail, TailBuffer):
+            tail.append(data)
         else:
             record.tail = TailBuffer()
             record.tail.append(tail)
@@ -147,16 +147,16 @@ class WorkerAttempt(msgspec.Struct, eq=False):
             return
         parsed = self.parsed
         if (
-            (parsed.endpoint not in SPEAKS_EARLY and data[:1] != b":")
-            or not parsed.stream  # bytes of a whole answer belong to a token
+            not parsed.stream  # bytes of a whole answer belong to a token
+            or (parsed.endpoint not in SPEAKS_EARLY and data[:1] != b":")
             or has_token(parsed.endpoint, data)
         ):
             record.first_byte_s = self.gateway.now_s()
-        if record.phase is Phase.ANSWERING:
+        if record.phase is ANSWERING:
             self.client.send_body(data)
         else:
             self._send_head(data)
-        if record.first_byte_s and len(data) != self.head.length:
+        if len(data) != self.head.length and record.first_byte_s:
             # No other worker will get it, and a long answer must not keep a long prompt.
             self.owner.prompt_is_sent()
             self.reservation.prefill_ended()
@@ -188,33 +188,41 @@ class WorkerAttempt(msgspec.Struct, eq=False):
         if not record.first_byte_s:
             record.first_byte_s = gateway.now_s()
         held = b"" if self.events is None else self.events.held
-        if record.phase is not Phase.ANSWERING:
+        if record.phase is not ANSWERING:
             self._send_head(held)
         elif held:
             self.client.send_body(held)
-        status = self.head.status
+        status, now_us = self.head.status, gateway.log.now_us()
+        if status >= 400:
+            self._end_refused(status, now_us)
+            return
+        local, attempt = reservation.local, reservation.attempt
+        if gateway.fleet.circuits.tripped or (local.breaker is not None and local.breaker.failures):
+            gateway.registry.circuits.succeeded(local, now_us, attempt.placed_us)
+        reservation.release(abandoned=False, prefilled_us=now_us)
+        self.owner.finish("completed", status)
+        self.client.finish()
+        # Last, so that the request is counted out even if this raises an error.
+        record.answered(status, now_us, self.parsed, attempt)
+
+    def _end_refused(self, status: int, now_us: int) -> None:
+        """End an error answer, which does not show that anything was computed."""
+        record, reservation = self.record, self.reservation
         local, placed_us = reservation.local, reservation.attempt.placed_us
-        now_us = gateway.log.now_us()
         if status < 500:
-            gateway.registry.circuits.succeeded(local, now_us, placed_us)
+            self.gateway.registry.circuits.succeeded(local, now_us, placed_us)
         else:
             error = answered_error(status)
             self.retries.failed_at([Failure(local, placed_us, error.code, error.asked)], last=True)
-        if status < 400:
-            reservation.release(abandoned=False, prefilled_us=now_us)
-        else:
-            if record.pair is not None:
-                record.pair.refused(status)
-            reservation.release(abandoned=True)  # an error does not show that anything was computed
-        self.owner.finish("completed" if status < 400 else outcome_of(status), status)
+        if record.pair is not None:
+            record.pair.refused(status)
+        reservation.release(abandoned=True)
+        self.owner.finish(outcome_of(status), status)
         self.client.finish()
-        if status < 400:
-            # Last, so that the request is counted out even if this raises an error.
-            record.answered(status, now_us, self.parsed, reservation.attempt)
 
     def upstream_failed(self, error: UpstreamError) -> None:
         """Redispatch if the client has seen nothing yet, else end its answer with the error."""
-        if self.record.phase is Phase.ANSWERING:
+        if self.record.phase is ANSWERING:
             self.retries.failed_at(self.reservation.worker_failed(error), last=True)
             self.reservation.release(abandoned=not self.record.first_byte_s)
             self.owner.break_off(self, error)
@@ -223,7 +231,7 @@ class WorkerAttempt(msgspec.Struct, eq=False):
 
     def _send_head(self, body: bytes) -> None:
         record, head = self.record, self.head
-        record.phase = NEXT[record.phase][Phase.ANSWERING]
+        record.phase = TO_ANSWERING[record.phase]
         if record.attempts > 1 and head.status < 400:
             self.retries.answers_well()
         self.client.send_head(head.status, head.lines + record.lines(), length=head.length, body=body)

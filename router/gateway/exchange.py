@@ -34,10 +34,10 @@ from router.gateway.dispatcher import Dispatcher
 from router.gateway.edits import appended
 from router.gateway.endpoints import ENDPOINTS, Endpoint
 from router.gateway.forwarding import hops_of
-from router.gateway.gateway import Gateway, TokenizingPort
+from router.gateway.gateway import Gateway, LimiterPort, TokenizingPort
 from router.gateway.large import LARGE_BODY_BYTES
 from router.gateway.parsing import ParsedRequest
-from router.gateway.phase import NEXT, Phase
+from router.gateway.phase import ANSWERING, TO_DONE, TO_SENT, Phase
 from router.gateway.record import Bill, RequestRecord
 from router.gateway.reservation import Reservation
 from router.gateway.step_runner import Steps
@@ -92,6 +92,8 @@ class RequestExchange:
     )
 
     dispatcher_type: Callable[..., Dispatcher] = Dispatcher
+    is_extended = False
+    """True for a subclass with parties, a way or a sink of its own."""
 
     def __init__(
         self,
@@ -105,7 +107,7 @@ class RequestExchange:
         self._client = client
         self._share = share
         self._record = RequestRecord(
-            gateway, request.path, request.client, request.received_s, len(request.body)
+            request.path, request.client, request.received_s, len(request.body), gateway=gateway
         )
         self._parsing: Steps | None = None
         self._dispatcher: Dispatcher | None = None
@@ -120,23 +122,25 @@ class RequestExchange:
 
     # From the client's side (`router.proxy.Exchange`).
 
-    def begin(self) -> None:
-        """Parse, place and send; or answer with the error at once."""
-        gateway, record, reader = self._gateway, self._record, self._gateway.reader
-        gateway.sending.exchanges.add(self)
-        gateway.sending.retry_budget.deposit()
+    def begin(self, headers: Sequence[Header], endpoint: Endpoint | None) -> None:
+        """Parse, place and send, or answer with the error; ``headers`` are `RequestReader.relevant`."""
+        gateway, record, request = self._gateway, self._record, self._request
+        reader, sending = gateway.reader, gateway.sending
+        sending.exchanges.add(self)
+        if not sending.retry_budget.full:
+            sending.retry_budget.deposit()
         try:
-            headers = reader.relevant(self._request.headers)
-            record.worker_request_id = ours = reader.next_request_id()
-            record.request_id = (reader.clients_id(headers) if headers else b"") or ours
-            record.hides_workers = reader.hides and reader.hides_workers(headers)
-            if gateway.reports.spans is not None:
-                record.spans = gateway.reports.spans.begin(
-                    self._request.method, record.path, headers, record.request_id, record.received_s
+            record.request_id = record.worker_request_id = reader.next_request_id()
+            if headers or reader.hides:
+                record.request_id = reader.clients_id(headers) or record.worker_request_id
+                record.hides_workers = reader.hides_workers(headers)
+            if gateway.spans is not None:
+                record.spans = gateway.spans.begin(
+                    request.method, record.path, headers, record.request_id, record.received_s
                 )
             record.tenant = tenant = reader.door.tenant_of(headers)
-            gateway.sending.admit(self._request.refusal)
-            endpoint = ENDPOINTS.get(record.path)
+            if request.refusal is not None or sending.full or len(sending.exchanges) > sending.requests_max:
+                sending.admit(request.refusal)
             if headers:
                 record.hops = hops_of(headers)
                 self._set_deadline(headers)
@@ -148,7 +152,7 @@ class RequestExchange:
                 self._parsing = self._parse_large(endpoint, tenant, headers)
                 gateway.lane.add(self._parsing)
                 return
-            parsed = reader.parse(endpoint, self._request.body, tenant, headers)
+            parsed = reader.parse(endpoint, request.body, tenant, headers)
             if gateway.tokenizing is None:
                 self._begin_dispatch(parsed, headers)
             else:
@@ -257,12 +261,14 @@ class RequestExchange:
             parsed = gateway.sessions.named(parsed, headers)
         record.parsed = parsed
         record.flow = gateway.reader.flow_of(parsed, tenant, headers)
-        dispatcher = self.dispatcher_type(gateway, record, parsed, self, self._timeout_s)
-        self._dispatcher = dispatcher
-        limiter = gateway.limiter
-        if limiter is None or tenant.limits.unlimited:
-            dispatcher.dispatch()
-            return
+        self._dispatcher = self.dispatcher_type(gateway, record, parsed, self, self._timeout_s)
+        if gateway.limiter is None or tenant.limits.unlimited:
+            self._dispatcher.dispatch()
+        else:
+            self._charge(gateway.limiter, parsed, self._dispatcher)
+
+    def _charge(self, limiter: LimiterPort, parsed: ParsedRequest, dispatcher: Dispatcher) -> None:
+        """Dispatch as soon as the limits of the tenant allow it."""
 
         def charged(charge: Charge) -> None:
             self._go_on(lambda: admitted(charge))
@@ -272,7 +278,8 @@ class RequestExchange:
                 raise limiter.rejection(charge)
             dispatcher.dispatch()
 
-        charge = limiter.admit(tenant, gateway.placing.expected_tokens(parsed), charged)
+        record, expected_tokens = self._record, self._gateway.placing.expected_tokens(parsed)
+        charge = limiter.admit(record.tenant, expected_tokens, charged)
         record.bill = Bill(limiter, charge)
         if charge.granted or charge.refusal is not None:
             admitted(charge)
@@ -300,30 +307,27 @@ class RequestExchange:
         """Reserve, and send to the chosen worker."""
         gateway, request, record, parsed = self._gateway, self._request, self._record, dispatcher.parsed
         chosen = decision.attempt
-        local = gateway.registry.at_slot(chosen.chosen.slot)
-        record.phase = NEXT[record.phase][Phase.SENT]
+        record.phase = TO_SENT[record.phase]
         record.attempts += 1
         record.attempt = chosen
-        record.pair = None
-        record.tail = None
+        if record.attempts > 1:
+            record.pair = record.tail = None
         if parsed.session and gateway.sessions is not None:
             gateway.sessions.placed(parsed, chosen.worker_id)
+        client: ClientConnection = self._client
+        retries: Retries = dispatcher
+        if self.is_extended:
+            client, retries = self.parties_of(dispatcher)
         if decision.decode is not None:
             assert self._share is not None
-            client, retries = self.parties_of(dispatcher)
             self._attempt = self._share(gateway, decision, request, record, parsed, client, self, retries)
             return
-        rank, edits = gateway.fleet.at_slot(chosen.chosen.slot).rank, parsed.edits
-        names = DIALECTS[local.engine].rank_fields if rank >= 0 and local.engine else ()
-        if names and parsed.paths and parsed.endpoint in RANKED:
-            edits = (*edits, appended(request.body, names, rank))
-        body: Sequence[bytes | memoryview] = edited(request.body, edits) if edits else (request.body,)
-        if local.worker.role == "decode":
-            gateway.metrics.counts[WHOLE_AT_DECODE].add((local.worker.worker_id,))
-            if gateway.pairs is not None:
-                body = gateway.pairs.alone(local.protocol, body)
+        local, rank = gateway.registry.at_slot(chosen.chosen.slot), -1
+        body: Sequence[bytes | memoryview] = (request.body,)
+        if parsed.edits or not local.as_written:
+            rank = gateway.fleet.at_slot(chosen.chosen.slot).rank
+            body = self._edited(parsed, local, rank)
         reservation = Reservation(gateway, parsed, local, chosen, decision.placed)
-        client, retries = self.parties_of(dispatcher)
         self._attempt = attempt = WorkerAttempt(gateway, record, parsed, client, self, retries, reservation)
         reservation.make()
         context = b""
@@ -331,16 +335,31 @@ class RequestExchange:
             workers = {"cacheway.worker": chosen.worker_id}
             context = record.spans.sent(chosen, workers, gateway.now_s())
         lines = gateway.reader.forwarding.lines(request, record.worker_request_id, context, record.hops)
-        attempt.upstream = self.way_to(local)(
-            method=request.method,
-            path=request.path,
-            query=request.query,
-            lines=lines if rank < 0 else lines + rank_line(rank),
-            body=body,
-            sink=self._sink(attempt),
+        attempt.upstream = (self.way_to(local) if self.is_extended else local.pool.send)(
+            request.method,
+            request.path,
+            request.query,
+            lines if rank < 0 else lines + rank_line(rank),
+            body,
+            self._sink(attempt) if self.is_extended else attempt,
             patient=not parsed.stream,
             resend=record.attempts == 1,
         )
+
+    def _edited(self, parsed: ParsedRequest, local: LocalWorker, rank: int) -> Sequence[bytes | memoryview]:
+        """Return the body as a worker gets it, or one of its ranks."""
+        gateway, body, edits = self._gateway, self._request.body, parsed.edits
+        names = DIALECTS[local.engine].rank_fields if rank >= 0 and local.engine else ()
+        if names and parsed.paths and parsed.endpoint in RANKED:
+            edits = (*edits, appended(body, names, rank))
+        pieces: Sequence[bytes | memoryview] = edited(body, edits) if edits else (body,)
+        if local.worker.role == "decode":
+            gateway.metrics.counts[WHOLE_AT_DECODE].add((local.worker.worker_id,))
+            if gateway.pairs is not None:
+                return gateway.pairs.alone(local.protocol, pieces)
+        return pieces
+
+    # Asked of an exchange that `is_extended`.
 
     def way_to(self, local: LocalWorker) -> SendRequest:
         """Return the function that sends to a worker; `router.picker` leaves that to a proxy."""
@@ -409,16 +428,17 @@ class RequestExchange:
     def finish(self, outcome: str, status: int, error: RouterError | None = None) -> None:
         """Count the request out, release everything, and report."""
         record = self._record
-        before, record.phase = record.phase, NEXT[record.phase][Phase.DONE]
+        before = record.phase
+        record.phase = TO_DONE[before]
         if self._deadline_timer is not None:
             self._deadline_timer.cancel()
         if self._parsing is not None:
             self._parsing.close()
             self._parsing = None
-        self._attempt = None
         self._gateway.sending.exchanges.pop(self, None)
-        dispatcher, self._dispatcher = self._dispatcher, None  # which refers to this
-        if dispatcher is not None and (before is Phase.QUEUED or before is Phase.BETWEEN):
+        dispatcher = self._dispatcher
+        self._dispatcher = self._attempt = None  # which refer to this
+        if before is not ANSWERING and dispatcher is not None and before in (Phase.QUEUED, Phase.BETWEEN):
             dispatcher.end()
         record.ended(outcome, status, error)
 
@@ -429,16 +449,21 @@ def starting(
     share: ShareRequest | None = None,
     *,
     others: frozenset[bytes] = frozenset(),
-    maker_of: Callable[[ClientRequest], Callable[..., RequestExchange]] = lambda _: RequestExchange,
+    maker_of: Callable[[Sequence[Header]], Callable[..., RequestExchange]] = lambda _: RequestExchange,
 ) -> StartExchange:
-    """Return the function that starts a gateway's exchanges; ``otherwise`` those of all ``others``' paths."""
-    here = ENDPOINTS.keys() - others
+    """Return the function that starts a gateway's exchanges; ``otherwise`` those of all ``others``' paths.
+
+    ``maker_of`` sees the headers that `RequestReader.relevant` returns.
+    """
+    endpoint_of = {path: endpoint for path, endpoint in ENDPOINTS.items() if path not in others}.get
 
     def start(request: ClientRequest, connection: ClientConnection) -> Exchange:
-        if request.path not in here:
+        endpoint = endpoint_of(request.path)
+        if endpoint is None:
             return otherwise(request, connection)
-        exchange = maker_of(request)(gateway, request, connection, share)
-        exchange.begin()
+        headers = gateway.reader.relevant(request.headers)
+        exchange = maker_of(headers)(gateway, request, connection, share)
+        exchange.begin(headers, endpoint)
         return exchange
 
     return start

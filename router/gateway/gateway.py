@@ -140,7 +140,7 @@ class Gateway:
             requests_max=requests_max,
         )
         self.reports = Reports(settings.observability, telemetry, core.log.now_us)
-        self.metrics = telemetry.metrics
+        self.metrics, self.spans = telemetry.metrics, telemetry.spans
         self.lane = StepRunner(loop.call_soon)
 
     def use(self, settings: Settings) -> None:
@@ -153,4 +153,4 @@ class Gateway:
         self.sending.use(settings)
         if self.pairs is not None:
             self.pairs.use(settings)
-        self.reports.rules = settings.observability
+        self.reports.use(settings.observability)

@@ -41,3 +41,9 @@ NEXT: dict[Phase, dict[Phase, Phase]] = {
     before: {after: after for after in ways} for before, ways in _WAYS.items()
 }
 """``NEXT[before][after]`` is ``after``, where a way leads there."""
+
+# A plain request's ways, looked up once: a member of an enum costs ten times a name.
+SENT, ANSWERING, DONE = Phase.SENT, Phase.ANSWERING, Phase.DONE
+TO_SENT, TO_ANSWERING, TO_DONE = (
+    {before: after for before, ways in NEXT.items() if after in ways} for after in (SENT, ANSWERING, DONE)
+)

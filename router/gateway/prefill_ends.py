@@ -1,16 +1,16 @@
 """Predicted ends of prefills that nothing else reports.
 
 The first byte of an answer that is not streamed comes after the decode, so its prefill counts as done at its
-predicted end. Most short answers are complete before. So an attempt gets a place in a heap instead of a
-timer, and one timer runs for the first due moment.
+predicted end. Most short answers are complete before. So a reservation gets a place in a heap instead of a
+timer, and one timer runs for the first due moment. A reservation that is over keeps its place until then.
 
-    expect ──> waiting ──due──> `prefill_ended`
-                  └──pop─────> (skipped when due)
+    expect ──> heap ──due──> `prefill_ended`, or skipped if it is over
 """
 
 import asyncio
 from collections.abc import Callable
 from heapq import heapify, heappop, heappush
+from itertools import count
 from math import inf
 from typing import Protocol
 
@@ -18,7 +18,7 @@ ENDED_AT_ONCE = 200
 """Prefills ended in one turn of the loop, some milliseconds of work."""
 
 SKIPPED_MAX = 1000
-"""The heap is cleared of more forgotten entries than this and than waiting ones."""
+"""The heap is cleared of reservations that are over beyond this, and beyond twice what was left last time."""
 
 EARLY_S = 0.002
 """Prefills due within this time end now: the loop's timers know whole milliseconds."""
@@ -26,6 +26,14 @@ EARLY_S = 0.002
 
 class Prefilling(Protocol):
     """A reservation (`router.gateway.reservation`)."""
+
+    @property
+    def prefilled(self) -> bool:
+        """True once the prefill is over."""
+
+    @property
+    def released(self) -> bool:
+        """True once the reservation is over."""
 
     def prefill_ended(self) -> None:
         """End the prefill."""
@@ -37,21 +45,22 @@ class PrefillEnds:
     def __init__(self, loop: asyncio.AbstractEventLoop, now_s: Callable[[], float]) -> None:
         self._loop = loop
         self._now_s = now_s
-        self.waiting: dict[str, Prefilling] = {}
-        """By attempt; pop one that is over."""
-        self._heap: list[tuple[float, str]] = []
+        self._next = count().__next__
+        self._heap: list[tuple[float, int, Prefilling]] = []
+        self._heap_max = SKIPPED_MAX
         self._timer: asyncio.TimerHandle | None = None
         self._timer_s = inf
 
-    def expect(self, attempt_id: str, reservation: Prefilling, due_s: float) -> None:
-        """End the prefill of an attempt at ``due_s``, monotonic seconds."""
-        self.waiting[attempt_id] = reservation
-        heappush(self._heap, (due_s, attempt_id))
+    def expect(self, reservation: Prefilling, due_s: float) -> None:
+        """End its prefill at ``due_s``, monotonic seconds."""
+        heap = self._heap
+        heappush(heap, (due_s, self._next(), reservation))
         if due_s < self._timer_s:
             self._wait(due_s)
-        elif len(self._heap) > 2 * len(self.waiting) + SKIPPED_MAX:
-            self._heap = [entry for entry in self._heap if entry[1] in self.waiting]
-            heapify(self._heap)
+        elif len(heap) > self._heap_max:
+            heap[:] = [entry for entry in heap if not (entry[2].released or entry[2].prefilled)]
+            heapify(heap)
+            self._heap_max = max(2 * len(heap), SKIPPED_MAX)
 
     def _wait(self, due_s: float) -> None:
         if self._timer is not None:
@@ -61,12 +70,10 @@ class PrefillEnds:
 
     def _end_due(self) -> None:
         self._timer, self._timer_s = None, inf
-        now_s = self._now_s() + EARLY_S
-        heap, waiting = self._heap, self.waiting
-        due: list[Prefilling] = []
-        while heap and len(due) < ENDED_AT_ONCE and (heap[0][0] <= now_s or heap[0][1] not in waiting):
-            reservation = waiting.pop(heappop(heap)[1], None)
-            if reservation is not None:
+        heap, now_s, due = self._heap, self._now_s() + EARLY_S, list[Prefilling]()
+        while heap and heap[0][0] <= now_s and len(due) < ENDED_AT_ONCE:
+            reservation = heappop(heap)[2]
+            if not (reservation.released or reservation.prefilled):
                 due.append(reservation)
         if heap:
             self._wait(heap[0][0])

@@ -123,6 +123,11 @@ class RequestReader:
         self._default_flow = f"{queue.default_class}/"
         self._noted = self._always.union(name.encode() for name in settings.placement.session_headers)
 
+    def note(self, name: bytes) -> None:
+        """Let `relevant` return a header of an option, too."""
+        self._always |= {name}
+        self._noted |= {name}
+
     @property
     def hasher(self) -> PromptHasher:
         """Identifies prompts."""

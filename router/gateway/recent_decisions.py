@@ -1,20 +1,22 @@
 """The newest decisions of this replica.
 
-    request ends ── RequestRecord ──append──> ring of `KEPT_MAX` ──> GET /decisions, GET /tree, the console
+    request ends ── RequestRecord ──append──> ring of `KEPT_MAX` ──> GET /decisions, GET /tree, the console,
+                                                                     POST /explain
 
-A request costs one struct and one append, without body or prompt; the hashes of its blocks are beside it, in
-a store with a bound of its own (`router.gateway.recent_prompts`). Names of clients are cut, so the ring is
-bounded in bytes, too: some two megabytes, half a kilobyte each.
+A decision is the part of a request's record that stays, so it costs an append. It has no body and no text,
+short names, a cut message; of the block hashes of long prompts at most `HASHES_BYTES_MAX` are kept.
 """
 
 import itertools
 from collections import deque
-from collections.abc import Callable, Collection
+from collections.abc import Collection
 
 import msgspec
 
 from policies import Attempt, Usage
 from router.gateway.endpoints import Endpoint
+from router.gateway.parsing import ParsedRequest
+from router.tenant import ANONYMOUS, Tenant
 
 KEPT_MAX = 4096
 
@@ -22,69 +24,110 @@ STAYS_MAX = 100
 """Newest requests of a worker in the mean of `RecentDecisions.stay_s`."""
 
 TEXT_CHARS_MAX = 200
-"""Longest stored name or message."""
+"""Longest stored message; names have at most `radix.NAME_CHARS_MAX`."""
+
+SHORT_BYTES_MAX = 1024
+"""Hashes of a prompt that are kept as long as its decision: 128 blocks, 4 MiB in the ring."""
+
+HASHES_BYTES_MAX = 12 << 20
+"""Bound on the hashes of longer prompts; at a million tokens each, the newest 400 are kept."""
 
 
-class RecentDecision(msgspec.Struct, frozen=True, gc=False):
+class RecentDecision(msgspec.Struct, eq=False):
     """The decision for one request, and its result.
 
     Attributes:
-        number: Counts the requests of this process, from 1.
-        ended_us, ended_s: Log time; monotonic seconds.
-        endpoint: None if it was rejected before that was known.
-        prefix_key: 64-bit hash of the first block of its prompt; 0 if it was not parsed.
-        attempt: The last one, in a pair the prefill worker's; None if it was never sent. Its ``started_s``
-            is 0 if nothing says when the worker was asked (`router.picker`).
-        offload: The choice of the prefill's site, by an option; None if there was no choice.
         received_s: Monotonic seconds when the request was complete.
-        first_byte_s: Monotonic seconds of the answer's first byte; 0 if none came.
+        request_id, worker_request_id: The client's, or ours; ours, for the workers.
+        endpoint, parsed: None if it was rejected before they were known.
+        attempt: The latest of ``attempts``, of a pair the prefill worker's; None if it was never sent. Its
+            ``started_s`` is 0 if nothing says when the worker was asked (`router.picker`).
         wait_s: Total wait of all its attempts.
+        first_byte_s: Monotonic seconds of the first body byte, of a stream the first that belongs to a token
+            (`router.gateway.stream_events`); 0 until then.
+        began_s: The same of a stream whose first worker broke off: `first_byte_s` is then the last worker's.
+        continued: Times that another worker continued its stream (`router.continuing`).
+        number: Counts the requests of this process that ended, from 1.
+        ended_s, ended_us: Monotonic seconds; log time.
         outcome: `record.outcome_of`, ``client_left`` or the code of the error.
         usage: None if the engine reported none, or the request was not completed.
         detail: Message of the error.
-        continued: Times that another worker continued its stream.
-        session: Name of its session; empty for none.
+        decode_worker: Empty unless two workers shared it.
+        offload: The choice of the prefill's site, by an option; None if there was no choice.
         model_choice: Decision on its model (`router.models`); None for most requests.
     """
 
-    number: int
-    ended_us: int
-    ended_s: float
-    request_id: bytes
-    endpoint: Endpoint | None
-    model: str
-    tenant: str
-    prefix_key: int
-    attempt: Attempt | None
-    decode_worker: str
-    offload: object
-    attempts: int
+    path: bytes
+    client: str
     received_s: float
-    first_byte_s: float
-    wait_s: float
-    outcome: str
-    status: int
+    request_bytes: int
+    request_id: bytes = b""
+    worker_request_id: bytes = b""
+    endpoint: Endpoint | None = None
+    tenant: Tenant = ANONYMOUS
+    parsed: ParsedRequest | None = None
+    attempt: Attempt | None = None
+    attempts: int = 0
+    wait_s: float = 0.0
+    first_byte_s: float = 0.0
+    began_s: float = 0.0
+    continued: int = 0
+    number: int = 0
+    ended_s: float = 0.0
+    ended_us: int = 0
+    outcome: str = ""
+    status: int = 0
     usage: Usage | None = None
     detail: str = ""
-    worker_request_id: bytes = b""
-    continued: int = 0
-    session: str = ""
+    decode_worker: str = ""
+    offload: object = None
     model_choice: dict[str, str] | None = None
+
+    @property
+    def answered_s(self) -> float:
+        """Monotonic seconds when the client got its first byte; 0 before."""
+        return self.began_s or self.first_byte_s
+
+    @property
+    def model(self) -> str:
+        """Its model; empty for none."""
+        return "" if self.parsed is None else self.parsed.model or ""
+
+    @property
+    def prefix_key(self) -> int:
+        """64-bit hash of the first block of its prompt; 0 if it was not parsed."""
+        return 0 if self.parsed is None else self.parsed.prefix_key
 
 
 class RecentDecisions:
     """The ring of one process. For use from the event loop's thread."""
 
-    def __init__(self, kept_max: int = KEPT_MAX) -> None:
+    def __init__(self, kept_max: int = KEPT_MAX, hashes_bytes_max: int = HASHES_BYTES_MAX) -> None:
         self._ring: deque[RecentDecision] = deque(maxlen=kept_max)
-        self.next_number: Callable[[], int] = itertools.count(1).__next__
-        """Number of the decision that is added next."""
-        self.add: Callable[[RecentDecision], None] = self._ring.append
-
-    @property
-    def cursor(self) -> int:
+        self._long: deque[RecentDecision] = deque()
+        self._hashes_bytes_max, self._hashes_bytes = hashes_bytes_max, 0
+        self.cursor = 0
         """Number of the newest one; 0 before the first."""
-        return self._ring[-1].number if self._ring else 0
+
+    def add(self, decision: RecentDecision) -> None:
+        """Number a decision, and keep it in place of the oldest."""
+        self.cursor = decision.number = self.cursor + 1
+        self._ring.append(decision)
+        if decision.parsed is not None:
+            paths = decision.parsed.paths
+            if paths and (len(paths[0]) > SHORT_BYTES_MAX or len(paths) > 1):
+                self._keep_hashes(decision)
+
+    def _keep_hashes(self, decision: RecentDecision) -> None:
+        """Keep the hashes of a long prompt, or of several, in place of the oldest."""
+        kept = self._long
+        kept.append(decision)
+        self._hashes_bytes += _hashes_bytes(decision)
+        while self._hashes_bytes > self._hashes_bytes_max:
+            oldest = kept.popleft()
+            self._hashes_bytes -= _hashes_bytes(oldest)
+            assert oldest.parsed is not None
+            oldest.parsed = msgspec.structs.replace(oldest.parsed, paths=())
 
     def since(self, cursor: int, limit: int = KEPT_MAX) -> tuple[list[RecentDecision], int]:
         """Return the newest decisions after number ``cursor``, oldest first, and how many were left out."""
@@ -118,3 +161,7 @@ class RecentDecisions:
             and decision.outcome == "completed"
         ][-STAYS_MAX:]
         return sum(stays) / len(stays) if stays else None
+
+
+def _hashes_bytes(decision: RecentDecision) -> int:
+    return 0 if decision.parsed is None else sum(map(len, decision.parsed.paths))

@@ -18,11 +18,8 @@ import logging
 from collections.abc import Callable
 from typing import TYPE_CHECKING, NamedTuple
 
-import msgspec
-
 from policies import Attempt, Slots, Usage
 from router.errors import RequestExpired, RouterError
-from router.gateway.endpoints import Endpoint
 from router.gateway.gateway import Gateway, LimiterPort
 from router.gateway.parsing import ParsedRequest
 from router.gateway.phase import Phase
@@ -32,7 +29,6 @@ from router.gateway.usage import find_usage
 from router.request_trace import TraceLine
 from router.shared import Charge
 from router.tail_buffer import TailBuffer
-from router.tenant import ANONYMOUS, Tenant
 
 if TYPE_CHECKING:
     from router.gateway.spans import RequestSpans
@@ -44,6 +40,9 @@ CLIENTS_DOING = ("client_left", RequestExpired.code)
 
 REQUESTS_FAULT = frozenset((400, 404, 405, 409, 413, 415, 422))
 """Statuses with which an engine refuses what a client wrote. 401, 403 and 429 are matters of the fleet."""
+
+
+_LINES = b"x-request-id: %b\r\nx-cacheway-worker: %b\r\nx-cacheway-cached-tokens: %d\r\n"
 
 
 def outcome_of(status: int) -> str:
@@ -60,62 +59,33 @@ class Bill(NamedTuple):
     charge: Charge
 
 
-class RequestRecord(msgspec.Struct, eq=False):
+class RequestRecord(RecentDecision, eq=False, kw_only=True):
     """A request, without the prompt's text.
 
     Attributes:
-        received_s: Monotonic seconds when the request was complete.
-        request_id, worker_request_id: The client's, or ours; ours, for the workers.
         hops: Gateways passed before this one.
-        endpoint, parsed: None until known.
         flow: ``CLASS/TENANT``, the unit of fairness.
-        attempt: The latest of ``attempts``, of a pair the prefill worker's; None before.
         arrived_us: Log time when it was complete; 0 until it is placed for the first time.
         waits_since_s: Monotonic seconds when it last began to wait; 0 if it never did.
-        wait_s: Total wait of all its attempts.
-        first_byte_s: Monotonic seconds of the first body byte, of a stream the first that belongs to a token
-            (`router.gateway.stream_events`); 0 until then.
-        began_s: The same of a stream whose first worker broke off: `first_byte_s` is then the last worker's.
-        continued: Times that another worker continued its stream (`router.continuing`).
         pieces: Pieces of the answer's body.
         tail: End of the answer, with the engine's counts.
         only: Slots of the workers that may serve it; None for any.
     """
 
     gateway: Gateway
-    path: bytes
-    client: str
-    received_s: float
-    request_bytes: int
-    request_id: bytes = b""
-    worker_request_id: bytes = b""
     hops: int = 0
     hides_workers: bool = False
-    endpoint: Endpoint | None = None
-    tenant: Tenant = ANONYMOUS
-    parsed: ParsedRequest | None = None
     flow: str = ""
     phase: Phase = Phase.READING
     bill: Bill | None = None
-    attempt: Attempt | None = None
     pair: SharedReservation | None = None
-    attempts: int = 0
     arrived_us: int = 0
     waits_since_s: float = 0.0
-    wait_s: float = 0.0
-    first_byte_s: float = 0.0
-    began_s: float = 0.0
-    continued: int = 0
     bytes_sent: int = 0
     pieces: int = 0
     tail: TailBuffer | bytes | None = None
     spans: "RequestSpans | None" = None
     only: Slots | None = None
-
-    @property
-    def answered_s(self) -> float:
-        """Monotonic seconds when the client got its first byte; 0 before."""
-        return self.began_s or self.first_byte_s
 
     def waited(self) -> None:
         """Add a wait that ended."""
@@ -126,19 +96,18 @@ class RequestRecord(msgspec.Struct, eq=False):
 
     def lines(self) -> bytes:
         """Return header lines of the answer, in place of the worker's of these names."""
+        attempt, pair = self.attempt, self.pair
+        if attempt is not None and pair is None and self.bill is None and not self.hides_workers:
+            return _LINES % (self.request_id, attempt.worker_id.encode(), attempt.chosen.safe_tokens)
         shown: Callable[[str], bytes] = str.encode
         if self.hides_workers:
             reader = self.gateway.reader
             if not reader.shows_names:
                 return b"x-request-id: %b\r\n%b" % (self.request_id, self._limit_lines())
             shown = reader.names.name_of
-        attempt, pair = self.attempt, self.pair
         answering = attempt if pair is None else pair.decode_attempt
-        lines = b"x-request-id: %b\r\nx-cacheway-worker: %b\r\nx-cacheway-cached-tokens: %d\r\n" % (
-            self.request_id,
-            shown(answering.worker_id) if answering else b"none",
-            attempt.chosen.safe_tokens if attempt else 0,
-        )
+        worker = shown(answering.worker_id) if answering else b"none"
+        lines = _LINES % (self.request_id, worker, attempt.chosen.safe_tokens if attempt else 0)
         if pair is not None:
             lines += b"x-cacheway-prefill-worker: %b\r\n" % shown(pair.attempt.worker_id)
         return lines if self.bill is None else lines + self._limit_lines()
@@ -152,25 +121,26 @@ class RequestRecord(msgspec.Struct, eq=False):
         ``outcome`` is that of `outcome_of`, ``client_left`` or the code of the error, ``status``
         the HTTP status that the client saw or would have seen.
         """
-        gateway = self.gateway
-        duration_s = gateway.now_s() - self.received_s
+        gateway, tenant = self.gateway, self.tenant
+        self.ended_s = ended_s = gateway.now_s()
+        duration_s = ended_s - self.received_s
+        name = tenant.name if tenant.configured else ""
         gateway.metrics.finished(
-            self.endpoint,
-            outcome,
-            duration_s,
-            self.request_bytes,
-            self.bytes_sent,
-            self.tenant.name if self.tenant.configured else "",
+            self.endpoint, outcome, duration_s, self.request_bytes, self.bytes_sent, name
         )
+        reports = gateway.reports
+        if reports.logs_all or reports.logs(outcome):
+            reports.request_log(self._log_fields(outcome, status, duration_s, error))
         if outcome != "completed":  # otherwise once the engine's counts are known
-            detail = "" if error is None else error.message
-            self._close(outcome, status, gateway.log.now_us(), gateway.now_s(), detail=detail)
-        reports, rules = gateway.reports, gateway.reports.rules
-        sampled = outcome == "completed" and rules.request_log_ratio < 1.0
-        if not rules.request_logs or (sampled and not reports.log_completed()):
-            return
+            if error is not None:
+                self.detail = error.message[:TEXT_CHARS_MAX]
+            self._close(outcome, status, gateway.log.now_us())
+
+    def _log_fields(
+        self, outcome: str, status: int, duration_s: float, error: RouterError | None
+    ) -> dict[str, object]:
         parsed, attempt = self.parsed, self.attempt
-        fields = {
+        fields: dict[str, object] = {
             "event": "request.finished",
             "request_id": self.request_id.decode("latin-1"),
             "endpoint": self.endpoint or self.path.decode("latin-1")[:200],
@@ -182,7 +152,7 @@ class RequestRecord(msgspec.Struct, eq=False):
             "answer_bytes": self.bytes_sent,
             "attempts": self.attempts,
         }
-        if self.attempts and self.request_id is not self.worker_request_id:
+        if self.request_id is not self.worker_request_id and self.attempts:
             fields["worker_request_id"] = self.worker_request_id.decode("latin-1")
         if self.tenant.name:
             fields["tenant"] = self.tenant.name
@@ -194,11 +164,14 @@ class RequestRecord(msgspec.Struct, eq=False):
             if parsed.choice is not None:
                 fields |= parsed.choice.told()
         if attempt is not None:
-            fields["worker_id"] = attempt.worker_id
-            fields["reason"] = attempt.chosen.reason
-            fields["cached_tokens"] = attempt.chosen.safe_tokens
-            fields["uncached_tokens"] = attempt.chosen.uncached_tokens
-            fields["estimated_ttft_s"] = int(attempt.chosen.estimated_ttft_s * 1e6) / 1e6
+            chosen = attempt.chosen
+            fields |= {
+                "worker_id": attempt.worker_id,
+                "reason": chosen.reason,
+                "cached_tokens": chosen.safe_tokens,
+                "uncached_tokens": chosen.uncached_tokens,
+                "estimated_ttft_s": int(chosen.estimated_ttft_s * 1e6) / 1e6,
+            }
             if answered_s := self.began_s or self.first_byte_s:
                 fields["ttft_s"] = int((answered_s - self.received_s) * 1e6) / 1e6
         if self.continued:
@@ -210,39 +183,39 @@ class RequestRecord(msgspec.Struct, eq=False):
             fields["wait_s"] = int(self.wait_s * 1e6) / 1e6
         if error is not None:
             fields["detail"] = error.message
-        gateway.reports.request_log(fields)
+        return fields
 
     def answered(self, status: int, now_us: int, parsed: ParsedRequest, attempt: Attempt) -> None:
         """Learn from a completed answer that ended at log time ``now_us``, and settle and trace it."""
-        gateway, pair = self.gateway, self.pair
+        gateway, pair, tenant, first_byte_s = self.gateway, self.pair, self.tenant, self.first_byte_s
         usage = find_usage(parsed.endpoint, self.tail or b"")
         if pair is not None:
             usage = pair.understood(find_usage(parsed.endpoint, pair.usage), usage)
         elif usage is not None:
             usage = gateway.placing.feedback.understood(attempt.worker_id, usage)
-        ttft_s = self.first_byte_s - attempt.started_s if attempt.started_s else None  # start not known
-        decode_s = gateway.now_s() - self.first_byte_s
-        self._close("completed", status, now_us, self.first_byte_s + decode_s, usage)
+        self._close("completed", status, now_us, usage)
+        ttft_s = first_byte_s - attempt.started_s if attempt.started_s else None  # start not known
+        decode_s, chosen = self.ended_s - first_byte_s, attempt.chosen
         gateway.metrics.answered(
             parsed.stream,
-            (self.began_s or self.first_byte_s) - self.received_s,
-            None if ttft_s is None else ttft_s - attempt.chosen.estimated_ttft_s,
+            (self.began_s or first_byte_s) - self.received_s,
+            None if ttft_s is None else ttft_s - chosen.estimated_ttft_s,
             decode_s,
             self.pieces,
-            attempt.chosen.safe_tokens,
+            chosen.safe_tokens,
             usage,
-            self.tenant.name if self.tenant.configured else "",
+            tenant.name if tenant.configured else "",
         )
+        if usage is None:
+            return
         tokenizing = gateway.tokenizing
-        if tokenizing is not None and usage is not None and parsed.tokenized_bytes and len(parsed.paths) == 1:
+        if tokenizing is not None and parsed.tokenized_bytes and len(parsed.paths) == 1:
             tokenizing.answered(parsed, usage.prompt_tokens)
-        if usage is not None and pair is not None:
-            flushed = pair.learn(usage, self.first_byte_s, now_us)
-        elif usage is not None:
+        if pair is not None:
+            flushed = pair.learn(usage, first_byte_s, now_us)
+        else:
             prefill_s = ttft_s if parsed.stream else None
             flushed = gateway.placing.feedback.answered(parsed, attempt, usage, prefill_s, now_us, decode_s)
-        else:
-            flushed = False
         if flushed:
             logger.warning(
                 "worker has lost its cache: what was believed to be cached there is forgotten",
@@ -251,56 +224,31 @@ class RequestRecord(msgspec.Struct, eq=False):
 
     def closed(self, outcome: str, status: int, now_us: int) -> None:
         """Report the end of what completed without counts to learn from."""
-        self._close(outcome, status, now_us, self.gateway.now_s())
+        self._close(outcome, status, now_us)
 
-    def _close(
-        self,
-        outcome: str,
-        status: int,
-        now_us: int,
-        now_s: float,
-        usage: Usage | None = None,
-        detail: str = "",
-    ) -> None:
-        """Report the end, now, to its tenant's limits, the trace, the spans and the views."""
-        parsed, pair, reports = self.parsed, self.pair, self.gateway.reports
-        decisions = reports.decisions
+    def _close(self, outcome: str, status: int, now_us: int, usage: Usage | None = None) -> None:
+        """Report the end to its tenant's limits, the trace, the spans and the views, and keep no more."""
+        parsed, reports = self.parsed, self.gateway.reports
+        self.outcome = outcome
+        self.status = status
+        self.ended_us = now_us
+        self.usage = usage
+        self.tail = None
         if self.bill is not None:
             self._settle(self.bill, outcome, usage)
-        if reports.trace_request is not None and parsed is not None and parsed.paths:
-            reports.trace_request(self._traced(parsed, outcome, status, usage))
+            self.bill = None
         if self.spans is not None:
             self._end_spans(self.spans, outcome, status, usage)
-        number = decisions.next_number()
-        if parsed is not None and parsed.paths:
-            reports.prompts.keep(number, parsed)
-        decisions.add(
-            RecentDecision(
-                number,
-                now_us,
-                now_s,
-                self.request_id,
-                self.endpoint,
-                "" if parsed is None else (parsed.model or "")[:TEXT_CHARS_MAX],
-                self.tenant.name,
-                0 if parsed is None else parsed.prefix_key,
-                self.attempt,
-                "" if pair is None else pair.decode_attempt.worker_id,
-                None if pair is None else pair.offload,
-                self.attempts,
-                self.received_s,
-                self.began_s or self.first_byte_s,
-                self.wait_s,
-                outcome,
-                status,
-                usage,
-                detail[:TEXT_CHARS_MAX],
-                self.worker_request_id,
-                self.continued,
-                "" if parsed is None else parsed.session[:TEXT_CHARS_MAX],
-                None if parsed is None or parsed.choice is None else parsed.choice.ended(self.attempt),
-            )
-        )
+            self.spans = None
+        if parsed is not None:
+            if reports.trace_request is not None and parsed.paths:
+                reports.trace_request(self._traced(parsed, outcome, status, usage))
+            if parsed.choice is not None:
+                self.model_choice = parsed.choice.ended(self.attempt)
+        if self.pair is not None:
+            self.decode_worker, self.offload = self.pair.decode_attempt.worker_id, self.pair.offload
+            self.pair = None
+        reports.decisions.add(self)
 
     def _settle(self, bill: Bill, outcome: str, usage: Usage | None = None) -> None:
         """Settle the tokens really used; a client that ends its request used the prompt and its pieces."""

@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from router.gateway.recent_decisions import RecentDecisions
-from router.gateway.recent_prompts import RecentPrompts
 from router.metrics import Metrics
 from router.request_trace import TraceLine
 from router.settings import ObservabilitySettings
@@ -80,7 +79,7 @@ class Telemetry:
 
 
 class Reports:
-    """Takes the result of each request. New ``rules`` replace the old when settings change."""
+    """Takes the result of each request; ``logs_all`` if the log takes a line of each."""
 
     def __init__(
         self,
@@ -89,16 +88,21 @@ class Reports:
         now_us: Callable[[], int],
     ) -> None:
         self.request_log = telemetry.request_log
-        self.spans = telemetry.spans
         self.trace_request = telemetry.trace_request
         self.decisions = RecentDecisions()
-        self.prompts = RecentPrompts()
         self.refusals = Refusals(now_us)
-        self.rules = rules
         self._log_due = 0.0
+        self.use(rules)
 
-    def log_completed(self) -> bool:
-        """Return True if the request just completed is in the logged share."""
+    def use(self, rules: ObservabilitySettings) -> None:
+        """Apply new rules to requests that end from now on."""
+        self.rules = rules
+        self.logs_all = rules.request_logs and rules.request_log_ratio >= 1.0
+
+    def logs(self, outcome: str) -> bool:
+        """Return True if a request that ended like this is logged: of the completed ones, a share is."""
+        if not self.rules.request_logs or outcome != "completed":
+            return self.rules.request_logs
         self._log_due += self.rules.request_log_ratio
         if self._log_due < 1.0:
             return False

@@ -41,6 +41,10 @@ class Reserved(Protocol):
     def prefilled(self) -> bool:
         """True once the prefill is over."""
 
+    @property
+    def released(self) -> bool:
+        """True after `release`."""
+
     def prefill_ended(self) -> None:
         """End the prefill: the answer began."""
 
@@ -106,19 +110,20 @@ class Reservation(msgspec.Struct, eq=False):
 
     def make(self) -> None:
         """Reserve; raise `OpRefused` if it cannot be published. Once it is, `release` must follow."""
-        gateway, parsed, attempt = self.gateway, self.parsed, self.attempt
-        chosen = attempt.chosen
+        gateway, attempt, started_s = self.gateway, self.attempt, self.attempt.started_s
+        sending, chosen = gateway.sending, attempt.chosen
         gateway.log.publish(self.placed)
         self.released = False
-        gateway.sending.at_workers(1)
+        sending.at_workers += 1
+        if sending.at_workers >= sending.at_workers_max:
+            sending.limit()
         if gateway.fleet.circuits.tripped:
             gateway.registry.circuits.dispatched(self.local, attempt.placed_us)
-        decision_s = gateway.now_s() - attempt.started_s
-        gateway.metrics.decided((gateway.placing.decider.policy.name, chosen.reason, decision_s))
-        if not parsed.stream:
+        policy = gateway.placing.decider.policy.name
+        gateway.metrics.decided((policy, chosen.reason, gateway.now_s() - started_s))
+        if not self.parsed.stream:
             # The first byte of such an answer comes after the decode: the prefill is over when predicted.
-            ends_s = attempt.started_s + chosen.estimated_ttft_s
-            gateway.sending.prefill_ends.expect(attempt.request_id, self, ends_s)
+            sending.prefill_ends.expect(self, started_s + chosen.estimated_ttft_s)
 
     def prefill_ended(self) -> None:
         """Publish the end of the prefill: the answer began, or was predicted to."""
@@ -154,10 +159,10 @@ class Reservation(msgspec.Struct, eq=False):
         if self.released:
             return
         self.released = True
-        gateway, attempt = self.gateway, self.attempt
-        gateway.sending.at_workers(-1)
-        if not self.parsed.stream:
-            gateway.sending.prefill_ends.waiting.pop(attempt.request_id, None)
+        gateway, attempt, sending = self.gateway, self.attempt, self.gateway.sending
+        sending.at_workers -= 1
+        if sending.full:
+            sending.limit()
         now_us = prefilled_us or gateway.log.now_us()
         gateway.log.publish(Finished(attempt.request_id, now_us, 0 if self.prefilled else prefilled_us))
         if gateway.fleet.relieved:

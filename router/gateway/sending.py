@@ -41,27 +41,28 @@ class Sending:
         self.exchanges = Inflight(loop, now_s, settings.server.request_timeout_s)
         self.prefill_ends = PrefillEnds(loop, now_s)
         self.retry_budget = RetryBudget(settings.reliability)
-        self._requests_max = requests_max
-        self._at_workers = 0
+        self.requests_max = requests_max
+        self.at_workers = 0
+        """Requests at workers; call `limit` when ``at_workers_max`` may be reached, or was: ``full``."""
         self.use(settings)
 
     def use(self, settings: Settings) -> None:
         """Apply new settings; requests in flight keep their worker."""
         self.exchanges.timeout_s = settings.server.request_timeout_s
         self.retry_budget.rules = settings.reliability
-        self._at_workers_max = settings.server.max_concurrent_requests
+        most = settings.server.max_concurrent_requests
+        self.at_workers_max = most if most > 0 else sys.maxsize
         self._queues = not settings.queue.disable_queue
-        self.at_workers(0)
+        self.limit()
 
     @property
     def inflight(self) -> int:
         """Exchanges that have not ended."""
         return len(self.exchanges)
 
-    def at_workers(self, change: int) -> None:
-        """Count a request more, or less, at a worker."""
-        self._at_workers += change
-        self._admission.closed = 0 < self._at_workers_max <= self._at_workers
+    def limit(self) -> None:
+        """Find out whether any worker may get a request more."""
+        self.full = self._admission.closed = self.at_workers >= self.at_workers_max
 
     def admit(self, refusal: RouterError | None = None) -> None:
         """Check the limits of concurrent requests for one that has just begun; raise the refusal of its body.
@@ -70,8 +71,7 @@ class Sending:
         """
         if refusal is not None:
             raise refusal
-        full = 0 < self._at_workers_max <= self._at_workers and not self._queues
-        if full or len(self.exchanges) > self._requests_max:
+        if (self.full and not self._queues) or len(self.exchanges) > self.requests_max:
             raise RequestRejected(
                 f"{self.inflight - 1} requests are in flight already.",
                 retry_after_s=1.0,

@@ -128,7 +128,8 @@ class PairReservation(msgspec.Struct, eq=False):
         else:
             gateway.log.publish(self.placed, self.decode_placed, shipping)
         self.phase = NEXT_OF_PAIR[self.phase][PairPhase.PREFILLING]
-        gateway.sending.at_workers(1)
+        gateway.sending.at_workers += 1
+        gateway.sending.limit()
         circuits, prefill = gateway.registry.circuits, self.prefill
         circuits.dispatched(prefill, attempt.placed_us)
         circuits.dispatched(self.decode, attempt.placed_us)
@@ -242,7 +243,8 @@ class PairReservation(msgspec.Struct, eq=False):
             self.stall_detector.answered(self)
         else:
             self.stall_detector.forget(self)
-        gateway.sending.at_workers(-1)
+        gateway.sending.at_workers -= 1
+        gateway.sending.limit()
         now_us = gateway.log.now_us()
         circuits = gateway.registry.circuits
         if self.shipping is not None:

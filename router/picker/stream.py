@@ -292,7 +292,7 @@ class ProxyStream:
         )
         self._exchange = exchange = PickedExchange(gateway, request, self, self._parts.reach)
         exchange.record.only = self._only
-        exchange.begin()
+        exchange.begin(gateway.reader.relevant(headers), ENDPOINTS.get(self._path))
 
     def _late(self) -> None:
         self._timer = None

@@ -35,12 +35,12 @@ class Relaying:
             return self._encode(request, connection)
         if request.path == RESPONSES_PATH:
             response = ResponsesExchange(self._gateway, request, connection, self._share, self._responses)
-            response.begin()
+            response.begin(self._gateway.reader.relevant(request.headers), Endpoint.RESPONSES)
             return response
         # A path that a change of settings has just taken away is served this once.
         endpoint = self._routes.endpoint_of(request.method, request.path) or Endpoint.MORE
         exchange = self._exchange(endpoint, request, connection)
-        exchange.begin()
+        exchange.begin(self._gateway.reader.relevant(request.headers), None)
         return exchange
 
     def _exchange(

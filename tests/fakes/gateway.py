@@ -253,8 +253,18 @@ class FakePool:
         self.drained = self.closed = False
         self.authorization = b""
 
-    def send(self, **sent: Any) -> FakeUpstream:
-        sent["headers"] = headers_of(sent["lines"])
+    def send(
+        self,
+        method: bytes,
+        path: bytes,
+        query: bytes,
+        lines: bytes,
+        body: Sequence[Any],
+        sink: UpstreamSink,
+        **rules: Any,
+    ) -> FakeUpstream:
+        sent = {"method": method, "path": path, "query": query, "lines": lines, "body": body, "sink": sink}
+        sent |= {"headers": headers_of(lines), **rules}
         upstream = FakeUpstream(self, sent)
         self.requests.append(upstream)
         return upstream
@@ -416,7 +426,7 @@ class Bench:
             now_s=self.time.time,
             requests_max=requests_max,
         )
-        keeper = StreamKeeper(settings)
+        keeper = StreamKeeper(settings, reader)
         self._start = starting(self.gateway, nobody_encodes, self.pairs.share, maker_of=keeper.maker_of)
         self.clients: list[FakeClient] = []
         for number in range(workers):

@@ -67,7 +67,7 @@ class Real:
         self._parsed = parsed
         flow = gateway.reader.flow_of(parsed, tenant, ())
         self._record = RequestRecord(
-            gateway, b"", "", gateway.now_s(), 0, parsed=parsed, tenant=tenant, flow=flow
+            b"", "", gateway.now_s(), 0, gateway=gateway, parsed=parsed, tenant=tenant, flow=flow
         )
 
     def outcome(self) -> Decision | Queued | Shed | RouterError:

@@ -384,7 +384,7 @@ def rules_of(process: GatewayProcess) -> dict[str, Any]:
                 gateway.placing.decider._expected_output_tokens,
             ),
             gateway.reports.rules,
-            (gateway.sending._at_workers_max, gateway.sending._queues, gateway.reader._default_flow),
+            (gateway.sending.at_workers_max, gateway.sending._queues, gateway.reader._default_flow),
         ],
         "redispatch": gateway.sending.retry_budget.rules,
         "exchanges": gateway.sending.exchanges.timeout_s,

@@ -7,7 +7,7 @@ from fakes.gateway import Bench, chat
 from fakes.insight import client_of
 from fakes.rehearsals import digest
 
-from router.gateway.recent_prompts import RecentPrompts
+from router.gateway.recent_decisions import RecentDecisions
 
 
 async def ask(bench: Bench, question: Any, status: int = 200) -> dict[str, Any]:
@@ -52,9 +52,9 @@ async def test_all_of_a_past_requests_prompt_is_compared() -> None:
 
 async def test_a_past_request_whose_hashes_are_gone_says_that_only_its_start_is_compared() -> None:
     bench = Bench(workers=2)
-    bench.gateway.reports.prompts = RecentPrompts(kept_max=1)
-    answered(bench, chat("mine " * 1500), b"mine")
-    answered(bench, chat("other " * 1500), b"other")
+    bench.gateway.reports.decisions = RecentDecisions(hashes_bytes_max=2000)
+    answered(bench, chat("mine " * 30_000), b"mine")
+    answered(bench, chat("other " * 30_000), b"other")
 
     found = await ask(bench, {"request_id": "mine"})
 

@@ -117,7 +117,7 @@ def test_the_times_of_the_request_and_of_the_worker_are_told_apart(bench: Bench)
     (line,) = bench.log
     assert line["ttft_s"] == 0.5
     (decision,), _ = bench.gateway.reports.decisions.since(0)
-    assert decision.first_byte_s - decision.received_s == pytest.approx(0.5)
+    assert decision.answered_s - decision.received_s == pytest.approx(0.5)
     assert decision.continued == 1
 
 

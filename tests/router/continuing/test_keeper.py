@@ -1,16 +1,13 @@
 """Which exchange a request gets."""
 
 import pytest
+from fakes.gateway import Bench
 
 from router.continuing.exchange import KeptExchange
 from router.continuing.keeper import CONTINUE_HEADER, StreamKeeper
 from router.gateway.exchange import RequestExchange
-from router.proxy import ClientRequest, Header
+from router.proxy import Header
 from router.settings import Settings
-
-
-def request(*headers: Header) -> ClientRequest:
-    return ClientRequest(b"POST", b"/v1/chat/completions", b"", headers, b"{}", "", 0.0)
 
 
 @pytest.mark.parametrize(
@@ -26,13 +23,16 @@ def request(*headers: Header) -> ClientRequest:
         ("all", b"false", False),
     ],
 )
-def test_the_setting_and_the_header_choose_the_exchange(mode: str, value: bytes | None, kept: bool) -> None:
+def test_the_setting_and_the_header_choose_the_exchange(
+    bench: Bench, mode: str, value: bytes | None, kept: bool
+) -> None:
     settings = Settings.model_validate({"upstream": {"continue_streams": mode}})
-    keeper = StreamKeeper(Settings())
+    reader = bench.gateway.reader
+    keeper = StreamKeeper(Settings(), reader)
     keeper.use(settings)
     headers: list[Header] = [(b"accept", b"*/*")]
     if value is not None:
         headers.append((CONTINUE_HEADER, value))
-    maker = keeper.maker_of(request(*headers))
+    maker = keeper.maker_of(reader.relevant(headers))
     assert (maker is not RequestExchange) is kept
     assert not kept or getattr(maker, "func", None) is KeptExchange

@@ -10,7 +10,6 @@ from router.errors import WorkerSilent
 from router.gateway.attempt import NO_HEAD, WorkerAttempt
 from router.gateway.exchange import RequestExchange
 from router.gateway.phase import Phase
-from router.gateway.record import RequestRecord
 
 
 def attempt_of(exchange: RequestExchange) -> WorkerAttempt:
@@ -23,7 +22,7 @@ def phase_of(exchange: RequestExchange) -> Phase:
 
 
 def alive() -> int:
-    kinds = (RequestExchange, RequestRecord, WorkerAttempt)
+    kinds = (RequestExchange, WorkerAttempt)  # the record stays for the views
     return sum(isinstance(each, kinds) for each in gc.get_objects())
 
 

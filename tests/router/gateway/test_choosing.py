@@ -16,7 +16,7 @@ from router.gateway.record import RequestRecord
 
 def chosen(bench: Bench, parsed: ParsedRequest, *tried: int) -> str:
     gateway = bench.gateway
-    record = RequestRecord(gateway, b"", "", gateway.now_s(), 0, flow="normal/")
+    record = RequestRecord(b"", "", gateway.now_s(), 0, gateway=gateway, flow="normal/")
     decision = choose(gateway, gateway.placing.decider, record, parsed, tried)
     assert isinstance(decision, Decision)
     return decision.attempt.worker_id
@@ -35,7 +35,7 @@ def test_its_arrival_is_noted_once_and_is_that_of_the_request() -> None:
     """It was received half a second ago, to a microsecond of rounding, and is not younger a second time."""
     bench, parsed = Bench(workers=1), parsed_text((1,))
     gateway = bench.gateway
-    record = RequestRecord(gateway, b"", "", gateway.now_s() - 0.5, 0, flow="normal/")
+    record = RequestRecord(b"", "", gateway.now_s() - 0.5, 0, gateway=gateway, flow="normal/")
     choose(gateway, gateway.placing.decider, record, parsed)
     arrived_us = record.arrived_us
     assert arrived_us == pytest.approx(gateway.log.now_us() - 500_000, abs=1)

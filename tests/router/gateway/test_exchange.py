@@ -796,7 +796,9 @@ def test_everybody_knows_of_a_probe_before_it_is_sent() -> None:
     send = FakePool.send
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(
-            FakePool, "send", lambda pool, **sent: (told.extend(bench.shared.ops), send(pool, **sent))[1]
+            FakePool,
+            "send",
+            lambda pool, *parts, **rules: (told.extend(bench.shared.ops), send(pool, *parts, **rules))[1],
         )
         bench.start(chat())
     assert [op.state for op in told if isinstance(op, CircuitSet)] == [Circuit.OPEN, Circuit.HALF_OPEN]

@@ -213,7 +213,7 @@ def test_any_course_of_events_ends_every_request_once(data: st.DataObject) -> No
     assert bench.own == []
     assert not bench.shared.fleet.loads.prefill_us.any()
     assert bench.gateway.sending.inflight == 0
-    assert bench.gateway.sending._at_workers == 0
+    assert bench.gateway.sending.at_workers == 0
     assert all(client.over for client in bench.clients)
     assert not any(upstream.live for upstream in bench.upstreams)
     for request_id in {op.request_id for op in bench.shared.said(Placed)}:

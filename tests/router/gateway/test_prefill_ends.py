@@ -7,23 +7,32 @@ from fakes.gateway import VirtualTime
 from router.gateway.prefill_ends import EARLY_S, ENDED_AT_ONCE, SKIPPED_MAX, PrefillEnds
 
 
+class Reservation:
+    """A reservation that notes when its prefill ended."""
+
+    def __init__(self, stage: "Stage", attempt_id: str) -> None:
+        self.stage, self.attempt_id = stage, attempt_id
+        self.prefilled = self.released = False
+
+    def prefill_ended(self) -> None:
+        assert not self.prefilled
+        assert not self.released
+        self.prefilled = True
+        self.stage.ended[self.attempt_id] = self.stage.time.time()
+
+
 class Stage:
-    """Exchanges that note when their prefill ended."""
+    """The reservations of a clock."""
 
     def __init__(self) -> None:
+        self.reservations: dict[str, Reservation] = {}
         self.time = VirtualTime()
         self.ends = PrefillEnds(cast(Any, self.time), self.time.time)
         self.ended: dict[str, float] = {}
 
     def expect(self, attempt_id: str, within_s: float) -> None:
-        stage = self
-
-        class Exchange:
-            def prefill_ended(self) -> None:
-                assert attempt_id not in stage.ended
-                stage.ended[attempt_id] = stage.time.time()
-
-        self.ends.expect(attempt_id, cast(Any, Exchange()), self.time.time() + within_s)
+        reservation = self.reservations[attempt_id] = Reservation(self, attempt_id)
+        self.ends.expect(reservation, self.time.time() + within_s)
 
 
 def test_each_ends_when_it_is_due_whatever_the_order() -> None:
@@ -39,13 +48,15 @@ def test_each_ends_when_it_is_due_whatever_the_order() -> None:
     assert stage.time.pending == 0
 
 
-def test_what_is_forgotten_never_ends_and_keeps_no_timer_for_long() -> None:
+def test_a_reservation_that_is_over_never_ends_again() -> None:
     stage = Stage()
     for attempt_id, within_s in (("a", 0.1), ("b", 0.2), ("c", 1000.0)):
         stage.expect(attempt_id, within_s)
-    for attempt_id in ("a", "c", "c"):
-        stage.ends.waiting.pop(attempt_id, None)
+    stage.reservations["a"].released = True
+    stage.reservations["c"].prefilled = True
     stage.time.advance(1)
+    assert stage.ended.keys() == {"b"}
+    stage.time.advance(1000)
     assert stage.ended.keys() == {"b"}
     assert stage.time.pending == 0
 
@@ -71,13 +82,13 @@ def test_many_of_one_moment_are_spread_over_turns_of_the_loop() -> None:
     assert sizes == [ENDED_AT_ONCE, 2 * ENDED_AT_ONCE, 2 * ENDED_AT_ONCE + 1]
 
 
-def test_what_is_forgotten_is_not_kept_until_it_would_have_been_due() -> None:
+def test_of_reservations_that_are_over_only_some_are_kept_until_they_would_have_been_due() -> None:
     """Predictions of minutes, answers at once."""
     stage = Stage()
     stage.expect("patient", 100.0)
     for number in range(10 * SKIPPED_MAX):
         stage.expect(str(number), 600.0)
-        stage.ends.waiting.pop(str(number), None)
-    assert len(stage.ends._heap) <= SKIPPED_MAX + 3
+        stage.reservations[str(number)].released = True
+        assert len(stage.ends._heap) <= SKIPPED_MAX + 1
     stage.time.advance(200)
     assert stage.ended.keys() == {"patient"}

@@ -4,17 +4,29 @@ from fakes.gateway import Bench, chat
 from hypothesis import given
 from hypothesis import strategies as st
 
-from router.gateway.recent_decisions import STAYS_MAX, TEXT_CHARS_MAX, RecentDecision, RecentDecisions
+from router.errors import StreamBroken
+from router.gateway.endpoints import Endpoint
+from router.gateway.parsing import ParsedRequest
+from router.gateway.recent_decisions import (
+    SHORT_BYTES_MAX,
+    STAYS_MAX,
+    TEXT_CHARS_MAX,
+    RecentDecision,
+    RecentDecisions,
+)
 
 USAGE = (
     b'{"usage":{"prompt_tokens":1250,"completion_tokens":3,"prompt_tokens_details":{"cached_tokens":1024}}}'
 )
 
 
-def decision(number: int) -> RecentDecision:
-    return RecentDecision(
-        number, 0, 0.0, b"", None, "", "", 0, None, "", None, 0, 0.0, 0.0, 0.0, "no_worker", 503
-    )
+def decision(blocks: int | None = None, prompts: int = 1) -> RecentDecision:
+    """Return one whose prompts have so many blocks each, or none."""
+    if blocks is None:
+        return RecentDecision(b"", "", 0.0, 0)
+    paths = (bytes(8 * blocks),) * prompts
+    parsed = ParsedRequest(Endpoint.CHAT, "m", False, None, 1, 0, "", "", None, paths, 0, 256 * blocks, 1, 1)
+    return RecentDecision(b"", "", 0.0, 0, parsed=parsed)
 
 
 def only(bench: Bench) -> RecentDecision:
@@ -35,7 +47,7 @@ def test_a_completed_request_is_kept_with_what_its_engine_reports(bench: Bench) 
     assert kept.attempt.chosen.reason == "cold"
     assert kept.usage is not None
     assert kept.usage.cached_tokens == 1024
-    assert kept.first_byte_s - kept.received_s == kept.ended_s - kept.received_s == 2.0
+    assert kept.answered_s - kept.received_s == kept.ended_s - kept.received_s == 2.0
 
 
 def test_a_rejected_request_is_kept_with_what_its_client_was_told() -> None:
@@ -62,11 +74,12 @@ def test_a_failed_request_is_kept_once(bench: Bench) -> None:
     assert kept.attempt is not None
 
 
-def test_no_prompt_and_no_long_name_is_kept(bench: Bench) -> None:
+def test_no_prompt_and_no_long_text_is_kept() -> None:
+    bench = Bench(reliability={"disable_retries": True})
     bench.start(chat("secret words " * 1000, model="m" * 256))
-    bench.upstream.answer(USAGE)
+    bench.upstream.fail(StreamBroken("long " * 1000))
     kept = only(bench)
-    assert len(kept.model) == TEXT_CHARS_MAX
+    assert (len(kept.model), len(kept.detail)) == (256, TEXT_CHARS_MAX)
     assert "secret" not in repr(kept)
 
 
@@ -74,7 +87,7 @@ def test_no_prompt_and_no_long_name_is_kept(bench: Bench) -> None:
 def test_who_asks_again_gets_what_is_new_and_how_much_was_lost(added: int, cursor: int, limit: int) -> None:
     decisions = RecentDecisions(kept_max=8)
     for _ in range(added):
-        decisions.add(decision(decisions.next_number()))
+        decisions.add(decision())
 
     newest, missed = decisions.since(cursor, limit)
 
@@ -83,6 +96,25 @@ def test_who_asks_again_gets_what_is_new_and_how_much_was_lost(added: int, curso
     assert numbers == list(range(added + 1 - len(numbers), added + 1))
     assert len(numbers) + missed == max(added - cursor, 0)
     assert decisions.cursor == added
+
+
+@given(st.lists(st.tuples(st.integers(0, 600), st.integers(1, 3)), max_size=40), st.integers(1, 12))
+def test_the_hashes_of_the_newest_long_prompts_are_kept_within_their_bound(
+    prompts: list[tuple[int, int]], kilobytes: int
+) -> None:
+    decisions = RecentDecisions(hashes_bytes_max=kilobytes * 1024)
+    for blocks, count in prompts:
+        decisions.add(decision(blocks, count))
+
+    long_bytes = 0
+    for (blocks, count), kept in zip(reversed(prompts), reversed(decisions.since(0)[0]), strict=True):
+        assert kept.parsed is not None
+        assert (kept.model, kept.prefix_key) == ("m", 1)
+        if count == 1 and 8 * blocks <= SHORT_BYTES_MAX:
+            assert kept.parsed.paths
+            continue
+        long_bytes += 8 * blocks * count
+        assert bool(kept.parsed.paths) is (long_bytes <= kilobytes * 1024)
 
 
 def test_how_long_requests_stay_at_a_worker_is_known_of_those_that_were_completed_there(bench: Bench) -> None:

@@ -42,7 +42,7 @@ def record(bench: Bench, **known: Any) -> RequestRecord:
     """Return the record of a request that came two seconds ago."""
     received_s = bench.time.time()
     bench.time.advance(2)
-    return RequestRecord(bench.gateway, b"/v1/completions", "127.0.0.1", received_s, 7, **known)
+    return RequestRecord(b"/v1/completions", "127.0.0.1", received_s, 7, gateway=bench.gateway, **known)
 
 
 def test_of_a_request_that_went_nowhere_little_is_told() -> None:

@@ -399,7 +399,7 @@ def test_each_reservation_is_released_once_in_any_order(events: list[str], end: 
     assert kinds["d0"]["Shipped"] <= 1
     assert not bench.own
     assert not bench.shared.fleet.loads.prefill_us.any()
-    assert bench.gateway.sending._at_workers == 0
+    assert bench.gateway.sending.at_workers == 0
     exchange.client_left()
     assert not bench.own
 

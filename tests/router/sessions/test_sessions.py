@@ -229,7 +229,7 @@ def test_a_session_is_in_the_log_and_the_decisions(bench: Bench) -> None:
     bench.upstream.answer()
     assert bench.log[-1]["session"] == "mine"
     (decision,), _ = bench.gateway.reports.decisions.since(0)
-    assert decision.session == "mine"
+    assert decision.parsed.session == "mine"
     bench.check()
 
 
