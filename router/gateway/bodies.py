@@ -40,6 +40,8 @@ BOM = b"\xef\xbb\xbf"
 Tokens = Annotated[int, Meta(le=COUNT_MAX)]
 """A limit of output tokens; below 0, engines take it for none."""
 
+Answers = Annotated[int, Meta(le=ANSWERS_MAX)]
+
 TokenIdsOrTexts = str | list[str | int | list[int]]
 
 
@@ -52,8 +54,8 @@ class StreamOptions(msgspec.Struct, gc=False):
 class SamplingParams(msgspec.Struct, gc=False):
     """``sampling_params`` of /generate."""
 
-    max_new_tokens: int | None = None
-    n: int | None = None
+    max_new_tokens: Tokens | None = None
+    n: Answers | None = None
 
 
 class ExtraArguments(msgspec.Struct, gc=False):
@@ -107,7 +109,7 @@ class Scalars(HandoverFields, gc=False):
     max_tokens: Tokens | None = None
     max_completion_tokens: Tokens | None = None
     max_output_tokens: Tokens | None = None
-    n: Annotated[int, Meta(le=ANSWERS_MAX)] | None = None
+    n: Answers | None = None
     priority: Annotated[int, Meta(ge=-WHOLE_MAX, le=WHOLE_MAX)] | None = None
     service_tier: Name | None = None
     cache_salt: str | msgspec.UnsetType | None = msgspec.UNSET
@@ -192,17 +194,13 @@ _TYPES: dict[Endpoint, type[Scalars]] = {
 
 _DECODERS = {kind: msgspec.json.Decoder(kind).decode for kind in set(_TYPES.values())}
 
-DECODERS: dict[Endpoint, Callable[[bytes], Any]] = {
-    endpoint: _DECODERS[kind] for endpoint, kind in _TYPES.items()
-}
-"""Decode a body that fits the struct of its endpoint; others raise `UNFIT`."""
-
 UNFIT = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
 
 _MOST = {
     "max_tokens": ("max_tokens", COUNT_MAX),
     "max_completion_tokens": ("max_tokens", COUNT_MAX),
     "max_output_tokens": ("max_tokens", COUNT_MAX),
+    "max_new_tokens": ("max_new_tokens", COUNT_MAX),
     "n": ("n", ANSWERS_MAX),
     "priority": ("priority", WHOLE_MAX),
 }
@@ -234,14 +232,28 @@ BESIDE_IDS = {
 """Scope fields that add to an engine's prompt beside token ids, by body."""
 
 
-def _rare(kind: type[Scalars]) -> tuple[Callable[[Scalars], Any], Any]:
+def _reader(kind: type[Scalars], *names: str) -> tuple[Callable[[Scalars], Any], Any]:
+    """Return a reader of some fields, and what it reads from a body without them."""
+    read = attrgetter(*names)
+    return read, read(kind())
+
+
+SCOPE = {kind: _reader(kind, *names, "cache_salt") for kind, names in SCOPE_FIELDS.items()}
+"""Readers of the fields that separate identities; most bodies have none, which is cheap to find out."""
+
+
+def _rare(kind: type[Scalars]) -> tuple[Callable[[Scalars], Any] | None, Any]:
+    if kind not in (ChatBody, ResponsesBody):
+        return None, None
     names = (*SCOPE_FIELDS[kind], *SessionFields.__struct_fields__, "cache_salt", "rid", "request_id")
-    read = attrgetter(*names, "echo", "prompt_logprobs", "logprob_start_len")
-    return read, read(kind()) if kind in (ChatBody, ResponsesBody) else None
+    return _reader(kind, *names, "echo", "prompt_logprobs", "logprob_start_len")
 
 
-RARE = {kind: _rare(kind) for kind in _DECODERS}
-"""By body: reads the fields that few conversations have; its result without them, None for other bodies."""
+READERS: dict[Endpoint, tuple[Callable[[bytes], Any], Callable[[Scalars], Any] | None, Any]] = {
+    endpoint: (_DECODERS[kind], *_rare(kind)) for endpoint, kind in _TYPES.items()
+}
+"""Decoders of bodies that fit, which raise `UNFIT` for others; for conversations also readers of the fields
+that few have, and what they read without them."""
 
 
 class Misfit(Exception):
@@ -268,7 +280,7 @@ def decode(
         RecursionError: It is nested too deeply.
     """
     try:
-        return DECODERS[endpoint](body)  # type: ignore[no-any-return]
+        return READERS[endpoint][0](body)  # type: ignore[no-any-return]
     except UNFIT as error:
         if strictly:
             raise Misfit from error
@@ -309,7 +321,7 @@ def decode_leniently(
 def _refuse_beyond(error: Exception) -> None:
     """Raise `ClientError` if a body is unfit because of a value beyond its bound."""
     message, _, path = str(error).partition(" - at `$.")
-    name = path.rstrip("`")
+    name = path.rstrip("`").rpartition(".")[2]  # of sampling parameters, too
     if "= " in message and (name in _MOST or name in _NAMES):
         raise (too_many(*_MOST[name]) if name in _MOST else bad_name(name)) from error
 

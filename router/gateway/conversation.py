@@ -231,13 +231,17 @@ def append_turns(stream: list[bytes], turns: Sequence[Turn]) -> None:
 def _append_turn(stream: list[bytes], turn: Turn) -> None:
     stream.append(TURN)
     if turn.role:
-        stream.append(encode(turn.role))
-    _append_text(stream, NAME, turn.name)
-    _append_text(stream, ID, turn.tool_call_id or turn.call_id)
-    _append_text(stream, REASONING, turn.reasoning_content or turn.reasoning)
-    append_content(stream, turn.content)
-    for call in turn.tool_calls or ():
-        _append_call(stream, call.function, call.id)
+        stream.append(turn.role.encode("utf-8", "surrogatepass"))
+    if turn.name or turn.tool_call_id or turn.call_id or turn.reasoning_content or turn.reasoning:
+        _append_text(stream, NAME, turn.name)
+        _append_text(stream, ID, turn.tool_call_id or turn.call_id)
+        _append_text(stream, REASONING, turn.reasoning_content or turn.reasoning)
+    content = turn.content
+    if content:
+        append_content(stream, content)
+    if turn.tool_calls:
+        for call in turn.tool_calls:
+            _append_call(stream, call.function, call.id)
     if turn.function_call is not None:
         _append_call(stream, turn.function_call, None)
     if turn.type != "message":
@@ -262,8 +266,7 @@ def append_content(stream: list[bytes], content: "str | list[Part] | None") -> N
 
 def _append_text(stream: list[bytes], mark: bytes, text: str | None) -> None:
     if text:
-        stream.append(mark)
-        stream.append(encode(text))
+        stream += (mark, text.encode("utf-8", "surrogatepass"))
 
 
 def _append_call(stream: list[bytes], call: FunctionCall, call_id: str | None) -> None:

@@ -36,8 +36,8 @@ from router.gateway.parsing import (
     Rename,
     invalid_json,
     parsed_request,
+    rare_facts,
     use_name,
-    with_options,
 )
 from router.session_fields import drop_cut
 from router.tenant import ANONYMOUS, Tenant
@@ -95,8 +95,9 @@ def parse_in_steps(
             identity = yield from _identified(identifier, scope, fields, ids_root, outline)
         edits = edits_of(endpoint, fields, body, tenant, outline.skeleton, outline.place, renamed=renamed)
         drop_cut(fields, outline.mark)
-        request = parsed_request(endpoint, fields, tenant.name, listed or None, *astuple(identity))
-        request = with_options(request, fields, edits, ids_root if identifier.finds_roots else None)
+        root = ids_root if identifier.finds_roots else None
+        facts = (*astuple(identity), edits, root, *rare_facts(endpoint, fields))
+        request = parsed_request(endpoint, fields, tenant.name, listed or None, *facts)
         outline.refuse(request.session, request.lora, request.service_tier)
     except (Unusual, Misfit):
         if len(body) > UNUSUAL_BYTES_MAX:

@@ -19,13 +19,13 @@ import msgspec
 from msgspec.structs import astuple
 
 from policies import Attempt, Slots
-from radix import ANSWERS_MAX, BLOCK_BYTES, BLOCK_TOKENS, COUNT_MAX
+from radix import BLOCK_BYTES, BLOCK_TOKENS
 from router.errors import ClientError, RouterError
 from router.gateway.bodies import (
     ABSENT,
     BESIDE_IDS,
-    DECODERS,
-    RARE,
+    READERS,
+    SCOPE,
     SCOPE_FIELDS,
     UNFIT,
     ChatBody,
@@ -33,11 +33,9 @@ from router.gateway.bodies import (
     GenerateBody,
     PassedThroughBody,
     ResponsesBody,
-    SamplingParams,
     Scalars,
     check_names,
     decode_leniently,
-    too_many,
 )
 from router.gateway.client_fields import edits_of
 from router.gateway.conversation import (
@@ -57,7 +55,7 @@ from router.gateway.identity import Identity, Prompt, PromptHasher
 from router.gateway.salting import hashed_salt, seen_salt
 from router.offsets import Edit
 from router.proxy import Header
-from router.session_fields import Hints, hints_in
+from router.session_fields import NO_FIELD, Hints, hints_in
 from router.tenant import ANONYMOUS, Tenant
 
 _EMPTY = (b"null", b"[]", b"{}", b'""')
@@ -172,14 +170,15 @@ class Identifier:
         `ClientError` with code ``invalid_json``, ``not_an_object``, ``missing_model`` or ``invalid_value``.
         """
         try:
+            decode, read_rare, without_rare = READERS[endpoint]
             try:
-                fields = DECODERS[endpoint](body)
+                fields = decode(body)
             except UNFIT as unfit:
                 fields = decode_leniently(endpoint, body, unfit, handover_allowed=self.handover_allowed)
-            read, without_rare = RARE[type(fields)]
             name = fields.model
             if (
-                read(fields) == without_rare
+                read_rare is not None
+                and read_rare(fields) == without_rare
                 and rename is None
                 and not (tenant.salt or self.finds_roots)
                 and name
@@ -210,8 +209,13 @@ class Identifier:
                 ids_root = self.ids_root(endpoint, fields, tenant)
             identity = self.hasher.identify(scope, prompts, ids_root)
         edits = edits_of(endpoint, fields, body, tenant, renamed=renamed)
-        parsed = parsed_request(endpoint, fields, tenant.name, listed or None, *astuple(identity))
-        return with_options(parsed, fields, edits, ids_root if self.finds_roots else None)
+        facts = (
+            *astuple(identity),
+            edits,
+            ids_root if self.finds_roots else None,
+            *rare_facts(endpoint, fields),
+        )
+        return parsed_request(endpoint, fields, tenant.name, listed or None, *facts)
 
     def scope(
         self, endpoint: Endpoint, fields: Scalars, tenant: Tenant, listed: str | None, digest: Digest = opaque
@@ -234,6 +238,9 @@ class Identifier:
             name.encode(),
             hashed_salt(tenant, salt).encode() if isinstance(salt, str) else b"",
         )
+        read, without = SCOPE[type(fields)]
+        if read(fields) == without:
+            return scope
         more: list[bytes] = []
         for name in SCOPE_FIELDS[type(fields)]:
             raw = getattr(fields, name)
@@ -317,8 +324,13 @@ def parsed_request(
     prompt_token_ids: int,
     key: int,
     prefix_key: int,
+    edits: tuple[Edit, ...] = (),
+    ids_root: int | None = None,
+    lora: str | None = None,
+    computes_all: bool = False,
+    session_hints: Hints = (),
 ) -> ParsedRequest:
-    """Put the parts of a plain request together; ``model`` is the name that workers list."""
+    """Put the parts together; ``model`` is the name that workers list."""
     limit, n = fields.max_completion_tokens, fields.n
     if limit is None:
         limit = fields.max_tokens
@@ -333,35 +345,36 @@ def parsed_request(
         fields.priority or 0,
         tenant,
         fields.prompt_cache_key or "",
-        None,
+        lora,
         paths,
         prompt_bytes,
         prompt_token_ids,
         key,
         prefix_key,
         fields.service_tier or "",
+        edits,
+        ids_root,
+        0,
+        computes_all,
+        None,
+        session_hints,
     )
 
 
-def with_options(
-    parsed: ParsedRequest, fields: Any, edits: tuple[Edit, ...], ids_root: int | None
-) -> ParsedRequest:
-    """Return the request with what the rarer fields of its body say (`RARE`)."""
-    endpoint, limit, n = parsed.endpoint, parsed.output_tokens_max, parsed.n
-    if type(fields) is GenerateBody and fields.sampling_params:
-        limit, n = _sampling_limits(fields.sampling_params, limit, n)
-    lora = _first_text(getattr(fields, "lora_path", ABSENT))
-    check_names(lora_path=lora)
-    return msgspec.structs.replace(
-        parsed,
-        output_tokens_max=limit,
-        n=n,
-        lora=lora,
-        edits=edits,
-        ids_root=ids_root,
-        computes_all=_computes_all(endpoint, fields),
-        session_hints=hints_in(fields),
-    )
+def rare_facts(endpoint: Endpoint, fields: Any) -> tuple[str | None, bool, Hints]:
+    """Return adapter, ``computes_all`` and hints; put SGLang's limits where those of others are."""
+    if type(fields) is GenerateBody and (params := fields.sampling_params):
+        # A batch may bring one set for each prompt.
+        each = params if isinstance(params, list) else [params]
+        limits = [one.max_new_tokens for one in each if one.max_new_tokens is not None]
+        fields.max_completion_tokens = max(limits, default=fields.max_completion_tokens)
+        fields.n = max([one.n for one in each if one.n is not None], default=fields.n)
+    raw = getattr(fields, "lora_path", ABSENT)
+    lora = None if raw is ABSENT else _first_text(raw)
+    if lora:
+        check_names(lora_path=lora)
+    unnamed = fields.session_id is fields.metadata is fields.user is fields.safety_identifier is NO_FIELD
+    return lora, _computes_all(endpoint, fields), () if unnamed else hints_in(fields)
 
 
 def _computes_all(endpoint: Endpoint, fields: Any) -> bool:
@@ -392,20 +405,6 @@ def _split(prompt: Any) -> Sequence[Prompt]:
         return ()
     # Numbers among texts are no batch that an engine takes: together they count as one prompt.
     return (prompt,) if int in map(type, prompt) else prompt
-
-
-def _sampling_limits(
-    params: SamplingParams | list[SamplingParams], limit: int | None, n: int
-) -> tuple[int | None, int]:
-    """Return the limits of SGLang's sampling parameters; a batch may bring one set for each prompt."""
-    each = params if isinstance(params, list) else [params]
-    limit = max((one.max_new_tokens for one in each if one.max_new_tokens is not None), default=limit)
-    n = max((one.n for one in each if one.n is not None), default=n)
-    if limit is not None and limit > COUNT_MAX:
-        raise too_many("max_new_tokens", COUNT_MAX)
-    if n > ANSWERS_MAX:
-        raise too_many("n", ANSWERS_MAX)
-    return (limit if limit is not None and limit >= 0 else None), max(n, 1)
 
 
 def _first_text(raw: msgspec.Raw) -> str | None:
