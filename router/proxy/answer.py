@@ -17,6 +17,7 @@ import math
 import socket
 import struct
 import time
+from collections.abc import Callable
 from typing import TYPE_CHECKING
 from uuid import uuid4
 
@@ -277,10 +278,12 @@ class Answer(RequestResponseCycle):
         if data and not (self.disconnected or self.response_complete or self._bodyless):
             self._pass_on(b"", data)
 
-    def send_chunk(self, chunk: bytes) -> None:
-        """Pass on a whole chunk as it came; only if `chunked`."""
-        if not (self.disconnected or self.response_complete):
-            self._protocol.transport.write(chunk)
+    def chunk_writer(self) -> Callable[[bytes], None]:
+        """Return the function that passes on whole chunks as they came; only if `chunked`.
+
+        It may not be called after the answer is complete, or its client has left.
+        """
+        return self._protocol.transport.write
 
     def _pass_on(self, head: bytes, data: bytes) -> None:
         transport, size = self._protocol.transport, len(data)

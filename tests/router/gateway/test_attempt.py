@@ -1,6 +1,8 @@
 """One attempt: the calls to its request in each state. ``test_exchange.py`` covers the clients' view."""
 
+import asyncio
 import gc
+from typing import Any, cast
 
 import pytest
 from fakes.gateway import SSE, Bench, chat
@@ -63,11 +65,23 @@ def test_between_two_attempts_there_is_none(bench: Bench) -> None:
     assert (client.status, phase_of(exchange)) == (503, Phase.DONE)
 
 
+class Noting:
+    """A transport whose writes are noted only."""
+
+    def __init__(self, transport: asyncio.Transport, written: list[bytes]) -> None:
+        self._transport = transport
+        self.write = written.append
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._transport, name)
+
+
 async def test_whole_chunks_pass_as_they_came_and_count_as_if_parsed() -> None:
     """After the first events, which the parser sees; a torn event goes the long way again."""
-    stage, written = Stage(), []
+    stage = Stage()
     client = stage._clients[0]
-    client.transport.write = written.append  # type: ignore[method-assign]
+    written: list[bytes] = []
+    client.transport = cast("asyncio.Transport", Noting(client.transport, written))
     client.data_received(small_request(stream=True))
     (connection,) = stage._asked["plain"]
     request = connection._request
