@@ -170,6 +170,7 @@ class Stage:
         """Every client sends a request, and every worker answers what it got, read by read."""
         for client in self._clients:
             client.data_received(request)
+        await asyncio.sleep(0)  # writes leave at the end of a turn
         for role, asked in self._asked.items():
             assert len(asked) == CLIENTS, "a request did not reach its worker"
             for piece in small_answer() if role == "prefill" else answer:

@@ -83,6 +83,7 @@ async def test_whole_chunks_pass_as_they_came_and_count_as_if_parsed() -> None:
     written: list[bytes] = []
     client.transport = cast("asyncio.Transport", Noting(client.transport, written))
     client.data_received(small_request(stream=True))
+    await asyncio.sleep(0)
     (connection,) = stage._asked["plain"]
     request = connection._request
     assert request is not None
