@@ -277,70 +277,33 @@ class Loads:
 
     def placed(self, op: Placed, slot: int) -> bool:
         """Reserve a request, or renew its reservation; return True if it counted as an arrival."""
-        replica, request_id, paths = op.replica, op.request_id, op.paths
+        replica, request_id, at_us, paths = op.replica, op.request_id, op.at_us, op.paths
         if replica in self._rows.books:
             return self._placed_there(self._rows.books[replica], op, slot)
         if (
-            not paths
-            or request_id in self.requests
-            or request_id in self._traces
-            or request_id in self._old_traces
-            or replica in self._left_us
+            paths
+            and request_id not in self.requests
+            and request_id not in self._traces
+            and request_id not in self._old_traces
+            and replica not in self._left_us
         ):
-            return self._placed_again(op, slot)
-        service_us, uncached_tokens, safe_blocks = op.service_us, op.uncached_tokens, op.safe_blocks
-        # One that a decode worker is handed has neither work nor a match.
-        arrives = service_us > 0 or uncached_tokens > 0 or safe_blocks > 0
-        path, context_tokens = paths[0] if len(paths) == 1 else b"", op.context_tokens
-        request = Reservation(
-            replica, slot, op.at_us, service_us, uncached_tokens, context_tokens, arrives, path, safe_blocks
-        )
-        self._reserve(request_id, request)
-        if arrives:
-            self._count_arrival(op, slot)
-        return arrives
-
-    def _placed_again(self, op: Placed, slot: int) -> bool:
-        """The same for a repetition or a renewal, and after the replica was given up lately."""
-        request_id, at_us = op.request_id, op.at_us
-        request, gone = self.requests.get(request_id), False
-        reserved = request is not None
-        if request is None:
-            request = self._recalled(request_id) or self._unseen(request_id)
-            gone = request.finished or at_us <= max(request.at_us, self._left_us.get(op.replica, -1))
-            self._place_again(request, op, slot)
-            if request.prefilled_us:
-                self._prefill_done(slot, request.prefilled_us)
-        arrives = bool(op.paths) and (op.service_us > 0 or op.uncached_tokens > 0 or op.safe_blocks > 0)
-        arrives = arrives and not request.arrived
-        if arrives:
-            request.arrived = True
-            self._count_arrival(op, request.slot)
-        if gone:
-            return arrives
-        if len(op.paths) == 1 and not request.path and not request.prefilled_us:
-            # The prompt may come after the reservation (`router.shared.placed_forms`).
-            request.path, request.safe_blocks = op.paths[0], op.safe_blocks
-        if not reserved:
-            self._reserve(request_id, request)
-        elif at_us > request.at_us:
-            request.at_us = at_us
-            if not request.prefilled_us:
-                self._queue(request_id, request)
+            service_us, uncached_tokens, safe_blocks = op.service_us, op.uncached_tokens, op.safe_blocks
+            arrives = service_us > 0 or uncached_tokens > 0 or safe_blocks > 0
+            path = paths[0] if len(paths) == 1 else b""
+            context_tokens = op.context_tokens
+            request = Reservation(
+                replica, slot, at_us, service_us, uncached_tokens, context_tokens, arrives, path, safe_blocks
+            )
+            if arrives:
+                self._count_arrival(op, slot)
         else:
-            return arrives
-        if request.replica == self.own:
-            self._own_us = max(self._own_us, at_us)
-            if reserved or not op.paths:
-                self.changed.add(request.slot)  # it is in flight again
-        return arrives
-
-    def _reserve(self, request_id: str, request: Reservation) -> None:
-        """Count a request from now on."""
-        slot, at_us = request.slot, request.at_us
+            known, arrives = self._placed_again(op, slot)
+            if known is None:
+                return arrives
+            request = known
         self.requests[request_id] = request
-        if request.replica != self.own:
-            self._of_replica[request.replica][request_id] = request
+        if replica != self.own:
+            self._of_replica[replica][request_id] = request
         else:
             self.placed_any = True
             if at_us > self._own_us:
@@ -353,14 +316,48 @@ class Loads:
             self._prefill_us_at[slot] += request.service_us
             self._prefill_requests_at[slot] += 1
             self._prefill_tokens_at[slot] += request.uncached_tokens
-            queue = self._prefilling[slot]
             if at_us <= self._queued_us:
                 self._queue(request_id, request)
-                return
+                return arrives
             self._queued_us = at_us
+            queue = self._prefilling[slot]
             queue[request_id] = request
             if len(queue) == 1:
                 self._find_head(slot)
+        return arrives
+
+    def _placed_again(self, op: Placed, slot: int) -> tuple[Reservation | None, bool]:
+        """Note a repetition or a renewal, or a placement of a replica that was given up lately.
+
+        Returns:
+            The request if it is to be reserved; True if it counted as an arrival.
+        """
+        request_id, at_us = op.request_id, op.at_us
+        known = self.requests.get(request_id)
+        request, gone = known or self._recalled(request_id) or self._unseen(request_id), False
+        if known is None:
+            gone = request.finished or at_us <= max(request.at_us, self._left_us.get(op.replica, -1))
+            self._place_again(request, op, slot)
+            if request.prefilled_us:
+                self._prefill_done(slot, request.prefilled_us)
+        # A renewal has no prompt. One that a decode worker is handed has neither work nor a match.
+        has_work = bool(op.paths) and (op.service_us > 0 or op.uncached_tokens > 0 or op.safe_blocks > 0)
+        arrives = has_work and not request.arrived
+        if arrives:
+            request.arrived = True
+            self._count_arrival(op, request.slot)
+        if len(op.paths) == 1 and not (gone or request.path or request.prefilled_us):
+            # The prompt may come after the reservation (`router.shared.placed_forms`).
+            request.path, request.safe_blocks = op.paths[0], op.safe_blocks
+        renewed = known is not None and at_us > request.at_us
+        if renewed:
+            request.at_us = at_us
+            if not request.prefilled_us:
+                self._queue(request_id, request)
+        if request.replica == self.own and (renewed or not (known or gone or op.paths)):
+            self._own_us = max(self._own_us, at_us)
+            self.changed.add(request.slot)  # it is in flight again
+        return None if known or gone else request, arrives
 
     def _placed_there(self, book: Book, op: Placed, slot: int) -> bool:
         """Count a request of a replica that sends vectors until one absorbs it; likewise."""
@@ -681,7 +678,8 @@ class Loads:
     def backlogs_s(self, slots: Sequence[int], now_us: int) -> list[float]:
         """V of a few slots, in seconds: as `backlog_at_s` of each, in one call."""
         head_us_at, service_us_at = self._head_us_at, self._head_service_us_at
-        prefill_us_at, backlogs_s = self._prefill_us_at, list[float]()
+        prefill_us_at = self._prefill_us_at
+        backlogs_s: list[float] = []
         for slot in slots:
             elapsed_us = now_us - head_us_at[slot]
             service_us = service_us_at[slot]
@@ -845,9 +843,13 @@ class Loads:
             request = self._recalled(request_id) or self._unseen(request_id)
             counted = self._rows.remove(request.replica, request.slot, request_id)
         elif not request.prefilled_us:
-            self._release_prefill(request_id, request)
+            slot = request.slot
+            self._prefill_us_at[slot] -= request.service_us
+            self._prefill_requests_at[slot] -= 1
+            self._prefill_tokens_at[slot] -= request.uncached_tokens
+            del self._prefilling[slot][request_id]
             if request.replica == self.own:
-                self.changed.add(request.slot)
+                self.changed.add(slot)
         request.path = b""
         if request.replica == self.own:
             self._own_us = max(self._own_us, at_us)
@@ -906,7 +908,10 @@ class Loads:
         self._inflight_requests_at[slot] -= 1
         self._inflight_tokens_at[slot] -= request.context_tokens
         if not request.prefilled_us:
-            self._release_prefill(request_id, request)
+            self._prefill_us_at[slot] -= request.service_us
+            self._prefill_requests_at[slot] -= 1
+            self._prefill_tokens_at[slot] -= request.uncached_tokens
+            del self._prefilling[slot][request_id]
 
     def _remember(self, request_id: str, request: Reservation) -> None:
         """Remember a request without the fields that a later placement repeats."""
@@ -983,13 +988,6 @@ class Loads:
         for request_id, op in list(leaders.items()):
             if not self._goes_on(op, slot):
                 del leaders[request_id]
-
-    def _release_prefill(self, request_id: str, request: Reservation) -> None:
-        slot = request.slot
-        self._prefill_us_at[slot] -= request.service_us
-        self._prefill_requests_at[slot] -= 1
-        self._prefill_tokens_at[slot] -= request.uncached_tokens
-        del self._prefilling[slot][request_id]
 
     def _prefill_done(self, slot: int, at_us: int) -> None:
         """Note the end of a prefill: the next one began then, at the earliest."""
