@@ -142,21 +142,20 @@ class Admission:
 
     # One worker.
 
-    def has_room(self, slot: int, now_us: int) -> bool:
-        """True if a worker may be given more, so that it is neither idle nor has a long queue."""
-        if not self.below_caps(slot, now_us):
-            return False
-        target_s = self._target_s.item(slot)
-        # The time that its head had makes the backlog only shorter.
-        short = self._loads.prefill_us.item(slot) / 1e6 < target_s
-        return short or self._loads.backlog_at_s(slot, now_us) < target_s
+    def has_room(self, slot: int, now_us: int, *, queues: bool = False) -> bool:
+        """True if a worker may be given more, so that it is neither idle nor has a long queue.
 
-    def below_caps(self, slot: int, now_us: int) -> bool:
-        """True if a worker would take one more request into its batch."""
+        With ``queues`` its queue may be long.
+        """
         self._follow()
         if self.closed:
             return False
         loads, reports = self._loads, self._reports
+        if not queues:
+            target_s = self._target_s.item(slot)
+            # The time that its head had makes the backlog only shorter.
+            if loads.prefill_us.item(slot) / 1e6 >= target_s <= loads.backlog_at_s(slot, now_us):
+                return False
         requests = loads.inflight_requests.item(slot)
         if not requests:
             return True
@@ -165,6 +164,10 @@ class Admission:
             if loads.inflight_tokens.item(slot) + reports.extra_tokens.item(slot) >= self._kv_max.item(slot):
                 return False
         return requests < self._running_max.item(slot)
+
+    def below_caps(self, slot: int, now_us: int) -> bool:
+        """True if a worker would take one more request into its batch."""
+        return self.has_room(slot, now_us, queues=True)
 
     def target_s(self, slot: int) -> float:
         """Backlog up to which a worker gets more, in predicted seconds."""

@@ -928,7 +928,8 @@ class FleetState:
     def _placed(self, op: Placed) -> None:
         paths = op.paths
         for path in paths:
-            check_path(path)  # before anything is reserved
+            if len(path) % HASH_BYTES:
+                check_path(path)  # before anything is reserved
         worker = self._workers.get(op.worker)
         slot = self._slot(op.worker) if worker is None else worker.slot
         if self.hot.horizon_s and not self.loads.knows(op.request_id):

@@ -278,8 +278,12 @@ class SharedState:
         Raises:
             OpRefused: One of them has a value beyond its bounds. Nothing was applied or published.
         """
-        for each in more:
-            encode_op(each)
+        if more:
+            for each in (op, *more):
+                encode_op(each)
+            for each in (op, *more):
+                self.publish(each)
+            return
         publisher = self._publisher
         if self._loads.tells(op) or not self._heartbeat.reads_vectors:
             body = encode_op(op)
@@ -289,8 +293,6 @@ class SharedState:
             self._fold.apply(op)  # on a request that was told
         if publisher.loads_timer is None:
             publisher.loads_changed()
-        for each in more:
-            self.publish(each)
 
     async def wait_ready(self) -> None:
         """Wait until the log has been read to its end once."""
