@@ -203,7 +203,7 @@ class Loads:
         self.changed: set[int] = set()
         self.placed_any = False
         self._own_us = 0
-        """Log time of the newest operation on an own request."""
+        """Log time of the newest operation on an own request, or of giving up this replica."""
         self._rows = LoadRows()
         self._generation = 0
         self._traces: dict[str, Trace] = {}
@@ -277,37 +277,32 @@ class Loads:
 
     def placed(self, op: Placed, slot: int) -> bool:
         """Reserve a request, or renew its reservation; return True if it counted as an arrival."""
-        replica, request_id, at_us, paths = op.replica, op.request_id, op.at_us, op.paths
-        if replica in self._rows.books:
-            return self._placed_there(self._rows.books[replica], op, slot)
+        request_id, at_us, paths = op.request_id, op.at_us, op.paths
         if (
-            paths
+            op.replica == self.own
+            and paths
+            and at_us > self._own_us
             and request_id not in self.requests
             and request_id not in self._traces
             and request_id not in self._old_traces
-            and replica not in self._left_us
         ):
+            # A new one of this replica, placed after the replica was given up, if it was.
+            self._own_us, self.placed_any = at_us, True
             service_us, uncached_tokens, safe_blocks = op.service_us, op.uncached_tokens, op.safe_blocks
             arrives = service_us > 0 or uncached_tokens > 0 or safe_blocks > 0
             path = paths[0] if len(paths) == 1 else b""
             context_tokens = op.context_tokens
             request = Reservation(
-                replica, slot, at_us, service_us, uncached_tokens, context_tokens, arrives, path, safe_blocks
+                self.own, slot, at_us, service_us, uncached_tokens, context_tokens, arrives, path, safe_blocks
             )
             if arrives:
                 self._count_arrival(op, slot)
         else:
-            known, arrives = self._placed_again(op, slot)
+            known, arrives = self._placed_otherwise(op, slot)
             if known is None:
                 return arrives
             request = known
         self.requests[request_id] = request
-        if replica != self.own:
-            self._of_replica[replica][request_id] = request
-        else:
-            self.placed_any = True
-            if at_us > self._own_us:
-                self._own_us = at_us
         if at_us < self._oldest_us:
             self._oldest_us = at_us
         self._inflight_requests_at[slot] += 1
@@ -326,17 +321,19 @@ class Loads:
                 self._find_head(slot)
         return arrives
 
-    def _placed_again(self, op: Placed, slot: int) -> tuple[Reservation | None, bool]:
-        """Note a repetition or a renewal, or a placement of a replica that was given up lately.
+    def _placed_otherwise(self, op: Placed, slot: int) -> tuple[Reservation | None, bool]:
+        """Note a placement of another replica, a repetition or a renewal.
 
         Returns:
             The request if it is to be reserved; True if it counted as an arrival.
         """
-        request_id, at_us = op.request_id, op.at_us
+        request_id, at_us, replica = op.request_id, op.at_us, op.replica
+        if replica in self._rows.books:
+            return None, self._placed_there(self._rows.books[replica], op, slot)
         known = self.requests.get(request_id)
-        request, gone = known or self._recalled(request_id) or self._unseen(request_id), False
+        request, gone = known or self._recalled(request_id) or Reservation(), False
         if known is None:
-            gone = request.finished or at_us <= max(request.at_us, self._left_us.get(op.replica, -1))
+            gone = request.finished or at_us <= max(request.at_us, self._left_us.get(replica, -1))
             self._place_again(request, op, slot)
             if request.prefilled_us:
                 self._prefill_done(slot, request.prefilled_us)
@@ -354,9 +351,14 @@ class Loads:
             request.at_us = at_us
             if not request.prefilled_us:
                 self._queue(request_id, request)
-        if request.replica == self.own and (renewed or not (known or gone or op.paths)):
-            self._own_us = max(self._own_us, at_us)
-            self.changed.add(request.slot)  # it is in flight again
+        if gone:
+            self._traces[request_id] = request
+        elif request.replica != self.own:
+            self._of_replica[request.replica][request_id] = request
+        elif renewed or not known:
+            self._own_us, self.placed_any = max(self._own_us, at_us), self.placed_any or not known
+            if renewed or not op.paths:
+                self.changed.add(request.slot)  # it is in flight again
         return None if known or gone else request, arrives
 
     def _placed_there(self, book: Book, op: Placed, slot: int) -> bool:
@@ -454,6 +456,8 @@ class Loads:
         if op.at_us <= self._left_us.get(op.replica, -1):
             return []
         self._left_us[op.replica] = op.at_us
+        if op.replica == self.own:
+            self._own_us = max(self._own_us, op.at_us)
         slots = self._let_go(op.replica, op.at_us)
         book = self._rows.books.get(op.replica)
         if book is not None:
