@@ -55,7 +55,7 @@ class LoadReports:
     def tells(self, op: Op) -> bool:
         """True if the other replicas must be told of an operation of this one."""
         if isinstance(op, Placed):
-            return bool(op.paths) or not self._loads.knows(op.request_id)
+            return True if op.paths else not self._loads.knows(op.request_id)
         if not isinstance(op, _ENDS):
             return True
         request = self._loads.requests.get(op.request_id)

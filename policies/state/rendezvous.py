@@ -30,8 +30,7 @@ def weights(key: int, worker_hash: Word) -> Word:
     Mixed by the finaliser of SplitMix64 (Steele, Lea and Flood, OOPSLA 2014): every input bit flips every
     output bit with a chance of about one half.
     """
-    word: Any = worker_hash
-    word = word ^ (key * _GOLDEN & _MASK)
+    word: Any = worker_hash ^ (key * _GOLDEN & _MASK)
     word = (word ^ word >> 30) * _M1 & _MASK
     word = (word ^ word >> 27) * _M2 & _MASK
     weight: Word = word ^ word >> 31
