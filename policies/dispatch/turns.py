@@ -118,6 +118,7 @@ class Turns:
         self.order = order
         self.empty_queue = QueueView(None, "", 1, 0, order.k, order.admission.rules.backlog_target_s)
         """View of the queue while no request waits; the same for every request."""
+        self._has_room, self._step_tokens = order.admission.has_room, order.step_tokens
         self._fleet = fleet
         self._replica = replica
         self._next_attempt_id = next_attempt_id
@@ -152,18 +153,18 @@ class Turns:
         ``decodable`` is False if no decode worker has room for what the chosen worker would prefill;
         ``full_link`` names the link that has no room for its KV.
         """
-        order, fleet, now_us, slot = self.order, self._fleet, candidates.now_us, chosen.slot
+        fleet, now_us, slot = self._fleet, candidates.now_us, chosen.slot
         follows = False
         if chosen.safe_tokens and fleet.loads.prefill_requests.item(slot) and len(paths) == 1:
-            step_tokens = order.step_tokens(slot)
+            step_tokens = self._step_tokens(slot)
             follows = step_tokens > 0 and self._follows(paths[0], chosen, candidates, step_tokens)
-        has_room = not follows and order.admission.has_room(slot, now_us) and decodable
+        has_room = not follows and self._has_room(slot, now_us) and decodable
         tickets = fleet.tickets
         if has_room and not tickets.count:
             return chosen
         ahead = prospect(candidates, view.prompt_tokens, slot, policy.price)
         service_us = whole(ahead.chosen_s * 1e6, DURATION_US_MAX)
-        key_us = min(entry.arrived_us + whole(order.k * service_us, WHOLE_MAX), WHOLE_MAX)
+        key_us = min(entry.arrived_us + whole(self.order.k * service_us, WHOLE_MAX), WHOLE_MAX)
         if has_room and (entry.turn == slot or not self._overtakes(entry, slot, key_us, now_us)):
             return chosen
         offered = entry.turn >= 0 and entry.turn != slot

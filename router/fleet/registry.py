@@ -120,6 +120,8 @@ class Registry:
         self._revision = -1
         self._eligible: dict[Kind, Slots] = {}
         self._limits: dict[str | None, tuple[int, ...]] = {}
+        self.may_limit = True
+        """False if all workers take the same length; True if they may not, which `limits` finds out."""
         self._encoders: Slots | None = None
         self._has_encoders = False
         self._of_engines: dict[frozenset[str], Slots] = {}
@@ -226,9 +228,19 @@ class Registry:
             serving = (local for local in self._local.values() if local.worker.role != "encode")
             lengths = sorted({local.longest_tokens(model) for local in serving if local.serves(model)})
             limits = tuple(lengths[1:] if lengths[:1] == [0] else lengths[:-1])
+            self.may_limit = self._lengths_differ()
             if model is None or len(model) <= NAME_LENGTH_MAX:
                 self._limits[model] = limits
         return limits
+
+    def _lengths_differ(self) -> bool:
+        """Return True if workers, or the models of one, have different context lengths."""
+        lengths = {
+            served.max_model_len if served is not None else 0
+            for local in self._local.values()
+            for served in local.models or (None,)
+        }
+        return len(lengths) > 1
 
     def without(self, slots: Slots, engines: frozenset[str]) -> Slots:
         """Return the slots whose engine is not one of `engines`; a worker of unknown engine stays."""
@@ -597,6 +609,7 @@ class Registry:
     def _lists_changed(self) -> None:
         self._eligible.clear()
         self._limits.clear()
+        self.may_limit = True
         self._encoders = None
         self._of_engines.clear()
         self._known.clear()

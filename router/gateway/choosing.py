@@ -13,6 +13,7 @@ import msgspec
 import numpy as np
 
 from policies import (
+    ANY_LENGTH,
     Decider,
     Decision,
     DecisionInput,
@@ -50,7 +51,9 @@ def choose(
     """
     registry, placing, model = gateway.registry, gateway.placing, parsed.model
     now_s, now_us = gateway.now_s(), gateway.log.now_us()
-    length = decider.length_of(parsed)
+    length = ANY_LENGTH
+    if registry.may_limit or gateway.fleet.buckets.lengths is not None:
+        length = decider.length_of(parsed)
     slots = every = registry.eligible(model, now_us, length)
     if not len(slots):
         why = None if parsed.choice is None else parsed.choice.missing()

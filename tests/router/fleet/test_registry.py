@@ -697,6 +697,7 @@ def test_limits_are_what_some_workers_of_a_model_hold_and_others_exceed(setup: S
     for local, length in ((a, 4096), (b, 4096), (c, 4096)):
         setup.registry.described(local, (ServedModel("m", length), ServedModel("x")), Description("", 0))
     assert setup.registry.limits("m") == setup.registry.limits("x") == ()
+    assert setup.registry.may_limit, "the models differ, if not the workers"
     setup.registry.described(a, (ServedModel("m", 1024), ServedModel("x")), Description("", 0))
     assert setup.registry.limits("m") == (1024,)
     assert setup.registry.limits("x") == ()
@@ -707,6 +708,15 @@ def test_limits_are_what_some_workers_of_a_model_hold_and_others_exceed(setup: S
     )  # the worker does not report its limit, and may hold more than all
     assert setup.registry.limits("m") == (1024, 4096)
     assert setup.eligible("m", length=LengthClass(exceeds_tokens=4096)) == ["c:80"]
+
+
+def test_while_all_workers_take_the_same_length_no_limit_is_asked_for(setup: Setup) -> None:
+    a, b = setup.add("a", "b")
+    for length, differ in ((0, False), (4096, False), (1024, True)):
+        setup.registry.described(a, (ServedModel("m", length),), Description("", 0))
+        setup.registry.described(b, (ServedModel("m", min(length, 1) * 4096),), Description("", 0))
+        assert setup.registry.may_limit
+        assert bool(setup.registry.limits("m")) is setup.registry.may_limit is differ
 
 
 def test_limits_of_models_that_clients_invent_do_not_pile_up(setup: Setup) -> None:
