@@ -185,20 +185,23 @@ class PrefixTree:
         Costs one step per segment on the path, not per block or worker. Models that need ends cost one more
         for each worker with ends in a segment, unless there are many.
         """
-        if len(path) % HASH_BYTES:
+        size = len(path)
+        if size % HASH_BYTES:
             check_path(path)
-        ends = np.zeros(len(self.holdings), dtype=np.int32) if profile.needs_ends else None
+        children, slots = self.root.children, len(self.holdings)
+        node = children.get(unpack_hash(path)[0]) if children and path else None
+        if node is None:
+            return Match(size // HASH_BYTES, slots, [], [])
+        if node.run == path and not profile.needs_ends:
+            return Match(size // HASH_BYTES, slots, [node.holders], [size // HASH_BYTES])
+        ends = np.zeros(slots, dtype=np.int32) if profile.needs_ends else None
         parted: list[int] = []  # Bitmasks of the workers whose match ends at each of ``depths``.
         depths: list[int] = []
-        children, at, size, holders = self.root.children, 0, len(path), 0
-        while children and at < size:
-            node = children.get(unpack_hash(path, at)[0])
-            if node is None:
-                break
+        at, holders = 0, node.holders
+        while node is not None:
             if node.holders != holders:
-                if holders:
-                    parted.append(holders ^ node.holders)
-                    depths.append(at // HASH_BYTES)
+                parted.append(holders ^ node.holders)
+                depths.append(at // HASH_BYTES)
                 holders = node.holders
             run = node.run
             if path.startswith(run, at):
@@ -209,10 +212,10 @@ class PrefixTree:
                 children = None
             if ends is not None and node.ends is not None:
                 self._collect_ends(node, node.ends, at // HASH_BYTES, ends)
-        if holders:
-            parted.append(holders)
-            depths.append(at // HASH_BYTES)
-        match = Match(size // HASH_BYTES, len(self.holdings), parted, depths)
+            node = children.get(unpack_hash(path, at)[0]) if children and at < size else None
+        parted.append(holders)
+        depths.append(at // HASH_BYTES)
+        match = Match(size // HASH_BYTES, slots, parted, depths)
         if ends is not None:
             if self.reaches:
                 self._collect_reaches(match, words_of(path), ends)
@@ -254,7 +257,16 @@ class PrefixTree:
             path = path[: HASH_BYTES * holdings.admitted(path, at_us, self.floor)]
         if not path:
             return
-        node = self.hold(self.root, path, slot, at_us, extend=True, owner=owner)
+        children, used = self.root.children, holdings.used
+        node = children.get(unpack_hash(path)[0]) if children else None
+        if node is not None and node.run == path and node in used and (not owner or owner == node.owner):
+            # Often a prompt came before, or all of its full blocks are those that many share.
+            if used[node] < at_us:
+                used[node] = at_us
+            if not (end or junction):
+                return
+        else:
+            node = self.hold(self.root, path, slot, at_us, extend=True, owner=owner)
         if end or junction:
             blocks = len(path) // HASH_BYTES
             if end:
