@@ -1,8 +1,8 @@
 """Costs of a few workers that no option concerns, in one loop.
 
 Mostly a few workers differ in nothing but service model, kappa, cache and backlog: none has a pool, ranks
-beside it or another length bucket, no request is split, and none waits. Then the loop computes the cost of
-each, and only the chosen worker gets a `Timing`.
+beside it or another length bucket, and no request waits. Then the loop computes the cost of each, also of one
+that hands the request over to a decode worker, and no `Timing`.
 
 The formulas are those of `policies.pricing.timing.assemble` without its options, in its order of operations,
 so that both give the same numbers.
@@ -13,7 +13,7 @@ from math import inf
 
 import msgspec
 
-from policies.pricing.timing import Price, Prices
+from policies.pricing.timing import Price, Prices, Shipped
 from radix import Match
 
 
@@ -61,26 +61,38 @@ class PlainRows(msgspec.Struct, frozen=True, gc=False):
         backlogs_s: list[float],
         committed_s: float,
         price: Price,
+        shipped: Shipped[float] | None,
     ) -> "PlainTimes":
         """Price each for a request, by the window-safe match and the backlog of each.
 
         ``committed_s`` is the backlog that no later request overtakes (`policies.state.queue_view`); +inf if
-        requests do not wait in the gateway.
+        requests do not wait in the gateway. ``shipped`` is that of `policies.pricing.timing.assemble`.
         """
-        works_s: list[float] = []
         costs: list[float] = []
+        works_s: list[float] = []
+        services_s, readies_s = works_s, backlogs_s
+        if shipped is not None:
+            services_s, readies_s = [], []
         for (a_s, b_s, c0_tokens, congestion_per_s, evict_token_s, free_tokens), cached, ready_s in zip(
             self.prices, safe_tokens, backlogs_s, strict=True
         ):
             uncached = prompt_tokens - cached
             # `service_s`, written out: it would be a call for each worker.
             work_s = a_s + b_s * uncached * (1.0 + (cached + uncached * 0.5) / c0_tokens)
-            works_s.append(work_s)
             settled_s = ready_s if ready_s < committed_s else committed_s
+            if shipped is not None:
+                services_s.append(work_s)
+                room_s, exposed_s, stall_s = shipped(self.slots[len(costs)], work_s)
+                work_s = work_s + exposed_s + stall_s
+                ready_s = max(ready_s, room_s)
+                readies_s.append(ready_s)
+                if committed_s == inf:
+                    settled_s = ready_s
+            works_s.append(work_s)
             evicted = uncached - free_tokens
             evict_s = evict_token_s * evicted if evicted > 0.0 else 0.0
             costs.append(price(ready_s, work_s, settled_s, congestion_per_s, evict_s))
-        return PlainTimes(self.slots, safe_tokens, backlogs_s, works_s, costs)
+        return PlainTimes(self.slots, safe_tokens, services_s, readies_s, works_s, costs)
 
 
 def plain_rows(few: Sequence[Prices[float]]) -> PlainRows | None:
@@ -101,13 +113,15 @@ class PlainTimes(msgspec.Struct, frozen=True, gc=False):
     Attributes:
         slots: Rows of the workers in the fleet state.
         safe_tokens: Window-safe match of each.
-        backlogs_s: V of each.
+        services_s: s of each.
+        readies_s: V' of each.
         works_s: x of each.
         costs: Cost of each by the policy's price.
     """
 
     slots: list[int]
     safe_tokens: list[float]
-    backlogs_s: list[float]
+    services_s: list[float]
+    readies_s: list[float]
     works_s: list[float]
     costs: list[float]

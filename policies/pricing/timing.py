@@ -123,6 +123,9 @@ class Timing(msgspec.Struct, Generic[Number], frozen=True, gc=False):
 TOKEN_S_MIN = 1e-12
 """Seconds a fetched token takes at least, in a division: a column has 0 for a worker without a pool."""
 
+Shipped = Callable[[Any, Number], tuple[Number, Number, Number]]
+"""W, X and D of a request with so long a prefill on a worker (`policies.disaggregation.ships`)."""
+
 Waiting = Callable[[Any, Number], tuple[Number, Number]]
 """``ahead_s`` and ``behind`` of a request with so much work on a worker (`QueueView.at`, or `.columns`)."""
 
@@ -174,7 +177,7 @@ def assemble(
     loaded_s: Number | None,
     queue: QueueView | None,
     waiting: Waiting[Number] | None,
-    shipped: Callable[[Any, Number], tuple[Number, Number, Number]] | None,
+    shipped: Shipped[Number] | None,
     shared: Callable[[Any, Number], Number] | None = None,
     copying: tuple[float, float] | None = None,
 ) -> Timing[Number]:

@@ -115,7 +115,11 @@ def _place_plain(request: RequestView, candidates: Candidates, times: PlainTimes
         other, slack = slots.index(home), HOME_RATIO * times.works_s[row]
         if costs[other] <= costs[row] + slack and matched[other] >= matched[row]:
             row, reason = other, Reason.SESSION
-    slot, work_s, ready_s, safe_tokens = slots[row], times.works_s[row], times.backlogs_s[row], matched[row]
+    slot, safe_tokens, service_s = slots[row], matched[row], times.services_s[row]
+    ready_s, work_s = times.readies_s[row], times.works_s[row]
+    transfer_s = stall_s = 0.0
+    if candidates.ships is not None:
+        _, transfer_s, stall_s = candidates.ships.at(candidates.loads, slot, service_s)
     if reason is None:
         if len(slots) == 1:
             reason = Reason.ONLY
@@ -126,11 +130,22 @@ def _place_plain(request: RequestView, candidates: Candidates, times: PlainTimes
     safe = whole = round(safe_tokens)
     if candidates.windowed and candidates.matches:
         whole = round(candidates.matched_tokens_at(slot))
-    uncached, ttft_s = round(request.prompt_tokens - safe_tokens), ready_s + work_s
     others_s = costs[row] - ready_s - work_s
-    if others_s < 0.0:
-        others_s = 0.0
-    return Chosen(slot, whole, safe, uncached, work_s, ttft_s, reason, 0, ready_s, 0.0, 0.0, 0.0, others_s)
+    return Chosen(
+        slot,
+        whole,
+        safe,
+        round(request.prompt_tokens - safe_tokens),
+        service_s,
+        ready_s + work_s - stall_s,
+        reason,
+        0,
+        ready_s,
+        transfer_s,
+        stall_s,
+        0.0,
+        others_s if others_s > 0.0 else 0.0,
+    )
 
 
 def priced(

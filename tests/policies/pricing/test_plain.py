@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 from msgspec import structs
 
 from policies import Candidates, QueueView, make_policy
+from policies.disaggregation.ships import Ships
 from policies.pricing.plain import plain_rows
 from policies.pricing.timing import Price, Prices
 from radix import Match
@@ -39,6 +40,15 @@ def test_the_numbers_are_those_of_the_assembly_bit_for_bit(
         evict_token_s=data.draw(st.lists(st.sampled_from([0.0, 1e-4]), min_size=n, max_size=n)),
         free_tokens=column(0.0, 2 * PROMPT_TOKENS),
     )
+    if data.draw(st.booleans()):
+        routes, seconds = (
+            np.array(data.draw(st.lists(st.integers(0, 2), min_size=n, max_size=n))),
+            st.floats(0, 9),
+        )
+        prices = [np.array([0.0, data.draw(seconds), data.draw(seconds)]) for _ in range(4)]
+        ships = Ships(routes, *prices, splits=(routes > 0) * 1.0)
+        workers.loads.inflight_requests[:n] = data.draw(st.integers(0, 9))
+        workers = structs.replace(workers, ships=ships)
     committed_s = data.draw(st.none() | st.floats(0.1, 4.0))
     if committed_s is not None:
         workers = structs.replace(workers, queue=QueueView(None, "m|", n, 0, 1.0, committed_s))
@@ -51,9 +61,9 @@ def test_the_numbers_are_those_of_the_assembly_bit_for_bit(
     for name, numbers in (
         ("slot", times.slots),
         ("safe_tokens", times.safe_tokens),
-        ("ready_s", times.backlogs_s),
+        ("ready_s", times.readies_s),
         ("work_s", times.works_s),
-        ("service_s", times.works_s),
+        ("service_s", times.services_s),
     ):
         assert numbers == [getattr(timing, name) for timing in timings]
 
@@ -63,7 +73,6 @@ def test_the_numbers_are_those_of_the_assembly_bit_for_bit(
     [
         {"pooled_tokens": [0.0, 10.0]},
         {"steps": [0, 1], "visit_token_s": [0.0, 1e-7], "middle_tokens": [1e3, 1e5]},
-        {"transfer_s": [0.0, 0.0]},
     ],
 )
 def test_workers_with_an_option_are_left_to_the_assembly(

@@ -304,6 +304,7 @@ def in_columns(workers: Candidates) -> Candidates:
     columns=fleets(),
     name=st.sampled_from([name for name in POLICIES if make_policy(name).price]),
     key=st.integers(0, 2**64 - 1),
+    home=st.integers(-1, 6),
 )
 def test_a_few_workers_priced_one_by_one_are_priced_as_in_columns(
     make_request: MakeRequest,
@@ -311,8 +312,10 @@ def test_a_few_workers_priced_one_by_one_are_priced_as_in_columns(
     columns: dict[str, list[float]],
     name: str,
     key: int,
+    home: int,
 ) -> None:
-    workers, policy, request = make_candidates(**columns), make_policy(name), make_request(key=key)
+    workers, policy = make_candidates(**columns), make_policy(name)
+    request = structs.replace(make_request(key=key), home=home)
     assert policy.price is not None
     timings = workers.timings(request.prompt_tokens, workers.few)
     one_by_one = [timing.cost(policy.price) for timing in timings]
