@@ -246,7 +246,7 @@ class Decider:
 
     def _seen(self, asked: DecisionInput) -> tuple[RequestView, Candidates]:
         fleet, turns, queue = self._fleet, self._turns, None
-        parsed, entry, slots = asked.parsed, asked.entry, asked.slots
+        parsed, entry = asked.parsed, asked.entry
         learned = self._bytes_per_token.get(parsed.model or "")
         bytes_per_token = (
             self._parts.feedback.bytes_per_token_default if learned is None else learned.bytes_per_token
@@ -258,9 +258,9 @@ class Decider:
         if not parsed.prompt_token_ids:
             tokens_per_block = self._block_bytes / bytes_per_token
         if entry is not None and turns is not None:
-            queue = turns.queue_of(entry, len(slots)) if fleet.tickets.count else turns.empty_queue
+            queue = turns.queue_of(entry, len(asked.slots)) if fleet.tickets.count else turns.empty_queue
         candidates = fleet.candidates(
-            slots,
+            asked.slots,
             parsed.paths,
             asked.profile,
             prompt_tokens,

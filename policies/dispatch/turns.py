@@ -24,9 +24,9 @@ from policies.dispatch.queue_lanes import Lanes
 from policies.estimates.costs import Number
 from policies.fleet.admission import Admission
 from policies.fleet.fleet import FleetState
-from policies.pricing.timing import Price, Timing
+from policies.pricing.timing import Timing
 from policies.pricing.views import Candidates, Chosen, RequestView
-from policies.scoring import Policy
+from policies.scoring import Policy, Price
 from policies.scoring.min_ttft import min_ttft
 from policies.state.ops import Waiting
 from policies.state.queue_view import QueueView
@@ -93,15 +93,15 @@ def prospect(candidates: Candidates, prompt_tokens: float, slot: int, price: Pri
     if candidates.few:
         for timing in candidates.timings(prompt_tokens, candidates.few):
             if timing.slot == slot:
-                chosen_s, chosen_cost = timing.work_s - timing.spill_s, timing.cost(price)
+                chosen_s, chosen_cost = timing.work_s - timing.spill_s, price(timing)
             else:
-                others_cost = min(others_cost, _idle(timing, 0.0).cost(price))
+                others_cost = min(others_cost, price(_idle(timing, 0.0)))
     else:
         times = candidates.times(prompt_tokens)
         chosen = candidates.slots == slot
         chosen_s = (times.work_s - times.spill_s)[chosen].item()
-        chosen_cost = times.cost(price)[chosen].item()
-        others_cost = _idle(times, np.zeros(len(chosen))).cost(price)[~chosen].min(initial=inf).item()
+        chosen_cost = price(times)[chosen].item()
+        others_cost = price(_idle(times, np.zeros(len(chosen))))[~chosen].min(initial=inf).item()
     return Prospect(chosen_s, chosen_cost < others_cost < inf)
 
 

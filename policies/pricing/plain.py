@@ -4,8 +4,9 @@ Mostly a few workers differ in nothing but service model, kappa, cache and backl
 beside it or another length bucket, and no request waits. Then the loop computes the cost of each, also of one
 that hands the request over to a decode worker, and no `Timing`.
 
-The formulas are those of `policies.pricing.timing.assemble` without its options, in its order of operations,
-so that both give the same numbers.
+The formulas are those of `policies.pricing.timing.assemble` without its options, and of the policies' prices,
+written out in their order of operations, since calls would be most of the loop. A test holds both to the same
+numbers.
 """
 
 from collections.abc import Sequence
@@ -13,7 +14,7 @@ from math import inf
 
 import msgspec
 
-from policies.pricing.timing import Price, Prices, Shipped
+from policies.pricing.timing import Prices, Shipped
 from radix import Match
 
 
@@ -60,13 +61,15 @@ class PlainRows(msgspec.Struct, frozen=True, gc=False):
         safe_tokens: list[float],
         backlogs_s: list[float],
         committed_s: float,
-        price: Price,
         shipped: Shipped[float] | None,
+        *,
+        counts_others: bool,
     ) -> "PlainTimes":
         """Price each for a request, by the window-safe match and the backlog of each.
 
         ``committed_s`` is the backlog that no later request overtakes (`policies.state.queue_view`); +inf if
-        requests do not wait in the gateway. ``shipped`` is that of `policies.pricing.timing.assemble`.
+        requests do not wait in the gateway. ``shipped`` is that of `policies.pricing.timing.assemble`. The
+        price is `min_ttft`, or `expected_cost`, which counts others.
         """
         costs: list[float] = []
         works_s: list[float] = []
@@ -77,7 +80,6 @@ class PlainRows(msgspec.Struct, frozen=True, gc=False):
             self.prices, safe_tokens, backlogs_s, strict=True
         ):
             uncached = prompt_tokens - cached
-            # `service_s`, written out: it would be a call for each worker.
             work_s = a_s + b_s * uncached * (1.0 + (cached + uncached * 0.5) / c0_tokens)
             settled_s = ready_s if ready_s < committed_s else committed_s
             if shipped is not None:
@@ -89,9 +91,13 @@ class PlainRows(msgspec.Struct, frozen=True, gc=False):
                 if committed_s == inf:
                     settled_s = ready_s
             works_s.append(work_s)
-            evicted = uncached - free_tokens
-            evict_s = evict_token_s * evicted if evicted > 0.0 else 0.0
-            costs.append(price(ready_s, work_s, settled_s, congestion_per_s, evict_s))
+            cost = ready_s + work_s
+            if counts_others:
+                cost = cost + work_s * (congestion_per_s * (settled_s + work_s * 0.5))
+                evicted = uncached - free_tokens
+                if evicted > 0.0:
+                    cost = cost + evict_token_s * evicted
+            costs.append(cost)
         return PlainTimes(self.slots, safe_tokens, services_s, readies_s, works_s, costs)
 
 

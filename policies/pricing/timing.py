@@ -49,11 +49,6 @@ NUMBERS: Arithmetic[float] = Arithmetic(min, max, _pick)
 COLUMNS: Arithmetic[Floats] = Arithmetic(np.minimum, np.maximum, np.where)
 
 
-Price = Callable[..., Any]
-"""A policy's price: cost in seconds of one worker, or of each of many, by fields of `Timing` in this order:
-ready_s, work_s, settled_s, congestion_per_s, evict_s; and saved_s and behind, if they are not 0."""
-
-
 class Prices(NamedTuple, Generic[Number]):
     """Prices of the prefill on a worker, or on each of many.
 
@@ -112,12 +107,6 @@ class Timing(msgspec.Struct, Generic[Number], frozen=True, gc=False):
     evict_s: Number | float = 0.0
     fetch_s: Number | float = 0.0
     saved_s: Number | float = 0.0
-
-    def cost(self, price: Price) -> Number:
-        """Cost by a policy's price."""
-        others = self.congestion_per_s, self.evict_s, self.saved_s, self.behind
-        cost: Number = price(self.ready_s, self.work_s, self.settled_s, *others)
-        return cost
 
 
 TOKEN_S_MIN = 1e-12

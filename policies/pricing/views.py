@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 
 from policies.estimates.costs import Floats
 from policies.pricing.plain import PlainRows, PlainTimes
-from policies.pricing.timing import COLUMNS, NUMBERS, Price, Prices, Timing, assemble
+from policies.pricing.timing import COLUMNS, NUMBERS, Prices, Timing, assemble
 from policies.state.loads import Loads
 from policies.state.queue_view import QueueView
 from radix import Match
@@ -388,7 +388,7 @@ class Candidates(msgspec.Struct, frozen=True, gc=False):
             )
         return timings
 
-    def plain_times(self, prompt_tokens: float, price: Price) -> PlainTimes | None:
+    def plain_times(self, prompt_tokens: float, *, counts_others: bool) -> PlainTimes | None:
         """Times and costs of a request on a few workers; None if they are many, or if an option counts."""
         plain, queue, committed_s, shipped = self.slow.plain, self.queue, inf, None
         if plain is None or self.copying is not None or self.loads_s:
@@ -408,7 +408,9 @@ class Candidates(msgspec.Struct, frozen=True, gc=False):
         else:
             safe_tokens = plain.matched_tokens(matches[0], self.tokens_per_block, self.prompt_tokens)
         backlogs_s = self.loads.backlogs_s(slots, self.now_us)
-        return plain.priced(prompt_tokens, safe_tokens, backlogs_s, committed_s, price, shipped)
+        return plain.priced(
+            prompt_tokens, safe_tokens, backlogs_s, committed_s, shipped, counts_others=counts_others
+        )
 
     def worth_leaving_for(self, prompt_tokens: float) -> "Candidates":
         """Candidates at home, and others that would answer sooner, at their price, than all at home.

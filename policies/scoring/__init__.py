@@ -13,10 +13,10 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import partial
 from types import MappingProxyType
-from typing import Any
+from typing import Any, Protocol
 
-from policies.estimates.costs import Floats
-from policies.pricing.timing import Price
+from policies.estimates.costs import Floats, Number
+from policies.pricing.timing import Timing
 from policies.pricing.views import Candidates, RequestView
 from policies.scoring.affinity import AffinityOptions, affinity
 from policies.scoring.cache_aware import CacheAwareOptions, cache_aware
@@ -38,6 +38,13 @@ SECONDS = "seconds"
 """Unit of policies that price time."""
 
 
+class Price(Protocol):
+    """Cost of one worker, or of each of many."""
+
+    def __call__(self, timing: Timing[Number], /) -> Number:
+        """Lower is better."""
+
+
 @dataclass(frozen=True, slots=True)
 class Policy:
     """A scoring rule, ready to use.
@@ -46,6 +53,7 @@ class Policy:
         costs: One cost per candidate; the lowest wins, +inf is not considered.
         uses_cache: True if costs depend on cached blocks.
         price: ``costs`` of one worker, if seconds decide alone.
+        counts_others: True if the price counts the time that others lose, too; None without a price.
         unit: Unit of a cost, for people.
         left_out: Meaning of +inf, for people: said of the worker.
     """
@@ -56,6 +64,7 @@ class Policy:
     price: Price | None = None
     unit: str = SECONDS
     left_out: str = ""
+    counts_others: bool | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,13 +77,14 @@ class Rule:
     price: Price | None = None
     unit: str = SECONDS
     left_out: str = ""
+    counts_others: bool | None = None
 
 
-def _priced(price: Price) -> Rule:
+def _priced(price: Price, *, counts_others: bool) -> Rule:
     def costs(request: RequestView, candidates: Candidates) -> Floats:
-        return candidates.times(request.prompt_tokens).cost(price)
+        return price(candidates.times(request.prompt_tokens))
 
-    return Rule(costs, uses_cache=True, price=price)
+    return Rule(costs, uses_cache=True, price=price, counts_others=counts_others)
 
 
 _RANK = "rank of the worker for this hash"
@@ -82,8 +92,8 @@ _FULL = "is full: it has more than its share of the requests in flight (load_fac
 
 POLICIES: Mapping[str, Rule] = MappingProxyType(
     {
-        DEFAULT_POLICY: _priced(expected_cost),
-        "min_ttft": _priced(min_ttft),
+        DEFAULT_POLICY: _priced(expected_cost, counts_others=True),
+        "min_ttft": _priced(min_ttft, counts_others=False),
         "affinity": Rule(
             affinity, AffinityOptions, uses_cache=True, unit="share of the busiest backlog less cached share"
         ),
@@ -138,4 +148,4 @@ def make_policy(
         raise ValueError(f"unknown policy {name!r}; known are: {', '.join(POLICIES)}")
     bound = checked_options(name, rule.options, options)
     costs = rule.costs if bound is None else partial(rule.costs, options=bound)
-    return Policy(name, costs, rule.uses_cache, rule.price, rule.unit, rule.left_out)
+    return Policy(name, costs, rule.uses_cache, rule.price, rule.unit, rule.left_out, rule.counts_others)

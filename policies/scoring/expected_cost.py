@@ -29,17 +29,11 @@ With little load it is `min_ttft`; with much it is the product of size and queue
 """
 
 from policies.estimates.costs import Number
+from policies.pricing.timing import Timing
 
 
-def expected_cost(
-    ready_s: Number,
-    work_s: Number,
-    settled_s: Number | float,
-    congestion_per_s: Number | float,
-    evict_s: Number | float,
-    saved_s: Number | float = 0.0,
-    behind: Number | float = 0.0,
-) -> Number:
+def expected_cost(timing: Timing[Number]) -> Number:
     """Expected seconds lost by all requests if this one is placed there (formula above)."""
-    delayed = behind + congestion_per_s * (settled_s + work_s * 0.5)
-    return ready_s + work_s + work_s * delayed + evict_s - saved_s
+    work_s = timing.work_s
+    delayed = timing.behind + timing.congestion_per_s * (timing.settled_s + work_s * 0.5)
+    return timing.ready_s + work_s + work_s * delayed + timing.evict_s - timing.saved_s

@@ -7,8 +7,9 @@ it. Best below saturation; near it, it spreads sessions until every cache thrash
 """
 
 from policies.estimates.costs import Number
+from policies.pricing.timing import Timing
 
 
-def min_ttft(ready_s: Number, work_s: Number, *_others: Number | float) -> Number:
+def min_ttft(timing: Timing[Number]) -> Number:
     """Estimated seconds to first token (formula above), >= 0."""
-    return ready_s + work_s
+    return timing.ready_s + timing.work_s

@@ -69,9 +69,8 @@ def place(request: RequestView, candidates: Candidates | None, policy: Policy) -
     """
     if candidates is None or not (candidates.few or len(candidates.slow.slots)):
         return NOWHERE
-    price = policy.price
-    if price is not None:
-        times = candidates.plain_times(request.prompt_tokens, price)
+    if policy.counts_others is not None:
+        times = candidates.plain_times(request.prompt_tokens, counts_others=policy.counts_others)
         if times is not None:
             return _place_plain(request, candidates, times)
     candidates, costs, timings = priced(request, candidates, policy)
@@ -85,7 +84,7 @@ def place(request: RequestView, candidates: Candidates | None, policy: Policy) -
             home, (row, timing) = True, found
     ready_s, work_s, safe_tokens = timing.ready_s, timing.work_s, timing.safe_tokens
     others_s = 0.0
-    if price is not None:
+    if policy.price is not None:
         others_s = max(float(costs[row] + timing.saved_s) - ready_s - work_s, 0.0)
     return Chosen(
         timing.slot,
@@ -126,7 +125,9 @@ def _place_plain(request: RequestView, candidates: Candidates, times: PlainTimes
         elif not candidates.matches:
             reason = Reason.COLD
         else:
-            reason = _by_match(candidates, safe_tokens, max(matched))
+            longest = max(matched)
+            leads = safe_tokens >= longest > 0.0
+            reason = Reason.AFFINITY if leads else _by_match(candidates, safe_tokens, longest)
     safe = whole = round(safe_tokens)
     if candidates.windowed and candidates.matches:
         whole = round(candidates.matched_tokens_at(slot))
@@ -162,7 +163,7 @@ def priced(
         candidates = candidates.worth_leaving_for(request.prompt_tokens)
     elif candidates.few:
         timings = candidates.timings(request.prompt_tokens, candidates.few)
-        return candidates, [timing.cost(price) for timing in timings], timings
+        return candidates, list(map(price, timings)), timings
     return candidates, policy.costs(request, candidates), []
 
 

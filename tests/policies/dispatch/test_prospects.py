@@ -5,7 +5,7 @@ import pytest
 
 from policies import FULL_ATTENTION, FleetState, Placed, QueueView, Waiting, WorkerPut, make_policy
 from policies.dispatch.turns import Prospect, prospect
-from policies.pricing.timing import Price
+from policies.scoring import Price
 
 PATH = b"".join(number.to_bytes(8, "little") for number in range(1, 65))
 """64 blocks, 16,384 tokens: 1.16 s of work at an empty context."""

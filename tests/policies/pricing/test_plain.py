@@ -8,22 +8,22 @@ from hypothesis import given
 from hypothesis import strategies as st
 from msgspec import structs
 
-from policies import Candidates, QueueView, make_policy
+from policies import Candidates, Policy, QueueView, make_policy
 from policies.disaggregation.ships import Ships
 from policies.pricing.plain import plain_rows
-from policies.pricing.timing import Price, Prices
+from policies.pricing.timing import Prices
 from radix import Match
 
 MakeCandidates = Callable[..., Candidates]
 
 PROMPT_TOKENS = 4_000.0
 
-PRICES: list[Price] = [price for name in ("expected_cost", "min_ttft") if (price := make_policy(name).price)]
+POLICIES = [make_policy("expected_cost"), make_policy("min_ttft")]
 
 
-@given(data=st.data(), price=st.sampled_from(PRICES))
+@given(data=st.data(), policy=st.sampled_from(POLICIES))
 def test_the_numbers_are_those_of_the_assembly_bit_for_bit(
-    make_candidates: MakeCandidates, data: st.DataObject, price: Price
+    make_candidates: MakeCandidates, data: st.DataObject, policy: Policy
 ) -> None:
     n = data.draw(st.integers(1, 5))
 
@@ -53,11 +53,13 @@ def test_the_numbers_are_those_of_the_assembly_bit_for_bit(
     if committed_s is not None:
         workers = structs.replace(workers, queue=QueueView(None, "m|", n, 0, 1.0, committed_s))
 
-    times = workers.plain_times(PROMPT_TOKENS, price)
+    assert policy.price is not None
+    assert policy.counts_others is not None
+    times = workers.plain_times(PROMPT_TOKENS, counts_others=policy.counts_others)
 
     assert times is not None
     timings = workers.timings(PROMPT_TOKENS, workers.few)
-    assert times.costs == [timing.cost(price) for timing in timings]
+    assert times.costs == [policy.price(timing) for timing in timings]
     for name, numbers in (
         ("slot", times.slots),
         ("safe_tokens", times.safe_tokens),
@@ -78,14 +80,14 @@ def test_the_numbers_are_those_of_the_assembly_bit_for_bit(
 def test_workers_with_an_option_are_left_to_the_assembly(
     make_candidates: MakeCandidates, option: dict[str, list[float]]
 ) -> None:
-    assert make_candidates(backlog_s=[1.0, 2.0]).plain_times(PROMPT_TOKENS, PRICES[0]) is not None
+    assert make_candidates(backlog_s=[1.0, 2.0]).plain_times(PROMPT_TOKENS, counts_others=True) is not None
     workers = make_candidates(backlog_s=[1.0, 2.0], **option)
-    assert workers.plain_times(PROMPT_TOKENS, PRICES[0]) is None
+    assert workers.plain_times(PROMPT_TOKENS, counts_others=True) is None
 
 
 def test_a_prompt_in_host_memory_is_left_to_the_assembly(make_candidates: MakeCandidates) -> None:
     workers = structs.replace(make_candidates(backlog_s=[1.0, 2.0]), loads_s={1: 0.5})
-    assert workers.plain_times(PROMPT_TOKENS, PRICES[0]) is None
+    assert workers.plain_times(PROMPT_TOKENS, counts_others=True) is None
 
 
 SLOTS = (0, 3, 4, 70)

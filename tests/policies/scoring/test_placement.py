@@ -318,7 +318,7 @@ def test_a_few_workers_priced_one_by_one_are_priced_as_in_columns(
     request = structs.replace(make_request(key=key), home=home)
     assert policy.price is not None
     timings = workers.timings(request.prompt_tokens, workers.few)
-    one_by_one = [timing.cost(policy.price) for timing in timings]
+    one_by_one = [policy.price(timing) for timing in timings]
 
     assert one_by_one == policy.costs(request, workers).tolist()
     assert place(request, workers, policy) == place(request, in_columns(workers), policy)
