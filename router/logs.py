@@ -21,6 +21,7 @@ import time
 from collections import deque
 from collections.abc import Mapping
 from dataclasses import dataclass
+from itertools import repeat
 from multiprocessing.util import Finalize
 
 import orjson
@@ -195,7 +196,7 @@ class LineWriter:
     def _drain(self) -> None:
         lines = self._lines
         while lines:
-            batch = [lines.popleft() for _ in range(min(len(lines), 200))]
+            batch = list(map(deque.popleft, repeat(lines, min(len(lines), 200))))
             data = b"".join(batch)
             if not self.written(data):
                 self._lost += len(batch)

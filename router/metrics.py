@@ -213,40 +213,25 @@ class Metrics:
         self.distributions[families.SHADOW_TTFT_DIFFERENCE].observe(judged.ttft_s)
         self.distributions[families.SHADOW_CACHED_DIFFERENCE].observe(judged.cached_tokens)
 
-    def answered(
-        self,
-        streamed: bool,
-        ttft_s: float,
-        ttft_error_s: float | None,
-        decode_s: float,
-        pieces: int,
-        predicted_cached_tokens: int,
-        usage: ReportedUsage | None,
-        tenant: str = "",
-    ) -> None:
-        """Record a complete answer of a worker.
+    def streamed(self, ttft_s: float, ttft_error_s: float | None, decode_s: float, tokens: int) -> None:
+        """Record a complete stream of a worker; of other answers the first byte is not the first token.
 
         Args:
-            streamed: True for a stream: only then the first byte is the first token.
             ttft_s: From the client's last byte to the answer's first.
             ttft_error_s: Observed minus predicted, of the attempt that answered; None if that is not known.
             decode_s: From the answer's first byte to its end.
-            pieces: Number of pieces: about its tokens, where the worker did not report those.
-            predicted_cached_tokens: Prediction of placement.
-            usage: The worker's report; None without one.
-            tenant: Empty if the keys file does not name it.
+            tokens: As reported, or its pieces, which are about its tokens.
         """
-        output_tokens = 0 if usage is None else usage.completion_tokens or 0
-        if streamed:
-            self.distributions[families.TTFT_SECONDS].observe(ttft_s)
-            if ttft_error_s is not None:
-                self.distributions[families.TTFT_ERROR].observe(ttft_error_s)
-            steps = (output_tokens or pieces) - 1
-            if steps > 0:
-                self.distributions[families.ITL_SECONDS].observe(decode_s / steps)
-        if usage is None:
-            return
+        self.distributions[families.TTFT_SECONDS].observe(ttft_s)
+        if ttft_error_s is not None:
+            self.distributions[families.TTFT_ERROR].observe(ttft_error_s)
+        if tokens > 1:
+            self.distributions[families.ITL_SECONDS].observe(decode_s / (tokens - 1))
+
+    def reported(self, usage: ReportedUsage, predicted_cached_tokens: int, tenant: str = "") -> None:
+        """Record a worker's report; ``tenant`` is empty if the keys file does not name it."""
         prompt_tokens, cached_tokens = usage.prompt_tokens, usage.cached_tokens
+        output_tokens = usage.completion_tokens or 0
         self._used.append((prompt_tokens, output_tokens, cached_tokens, predicted_cached_tokens))
         if not usage.possible:
             self.sums[families.IMPOSSIBLE_USAGE].add(1)
@@ -406,10 +391,13 @@ class Metrics:
                 distributions[families.REQUEST_SECONDS, name].observe_all(of_name)
             self._finished.clear()
         if self._used:
-            prompts, outputs, _, _ = zip(*self._used, strict=True)
+            prompts, outputs, cached, predicted = zip(*self._used, strict=True)
             sums[families.PROMPT_TOKENS].add(sum(prompts))
             sums[families.OUTPUT_TOKENS].add(sum(outputs))
-            if reported := [row for row in self._used if row[2] is not None]:
+            reported = self._used
+            if None in cached:
+                reported = [row for row in reported if row[2] is not None]
+            if reported:
                 prompts, _, cached, predicted = zip(*reported, strict=True)
                 sums[families.REPORTED_PROMPT_TOKENS].add(sum(prompts))
                 sums[families.REPORTED_CACHED_TOKENS].add(sum(cached))

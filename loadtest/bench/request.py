@@ -310,7 +310,8 @@ def print_parts(repeats: int) -> None:
 
     def request() -> None:
         metrics.decided(("expected_cost", "affinity", 2e-5))
-        metrics.answered(True, 0.1, 0.01, 1.0, 1, 896, usage)  # noqa: FBT003 - as the exchange calls it
+        metrics.streamed(0.1, 0.01, 1.0, 100)
+        metrics.reported(usage, 896)
         metrics.finished("/v1/chat/completions", "completed", 1.1, 4096, 20480)
 
     price("metrics of a request", request)

@@ -96,7 +96,8 @@ class EncoderExchange:
     def begin(self) -> None:
         """Find the encoder and send; or answer with the error at once."""
         gateway = self._gateway
-        gateway.sending.exchanges.add(self)
+        gateway.sending.exchanges[self] = None
+        gateway.sending.exchanges.watch()
         try:
             headers = gateway.reader.relevant(self._request.headers)
             self._hides_workers = gateway.reader.hides_workers(headers)

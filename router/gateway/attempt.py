@@ -195,18 +195,19 @@ class WorkerAttempt(msgspec.Struct, eq=False):
         gateway, record, reservation = self.gateway, self.record, self.reservation
         if not record.first_byte_s:
             record.first_byte_s = gateway.now_s()
-        held = b"" if self.events is None else self.events.held
+        events = self.events
         if record.phase is not ANSWERING:
-            self._send_head(held)
-        elif held:
-            self.client.send_body(held)
-        status, now_us = self.head.status, gateway.log.now_us()
+            self._send_head(b"" if events is None else events.held)
+        elif events is not None and events.held:
+            self.client.send_body(events.held)
+        status = self.head.status
+        now_us = gateway.log.now_us()
         if status >= 400:
             self._end_refused(status, now_us)
             return
-        local, attempt = reservation.local, reservation.attempt
-        if gateway.fleet.circuits.tripped or (local.breaker is not None and local.breaker.failures):
-            gateway.registry.circuits.succeeded(local, now_us, attempt.placed_us)
+        attempt, breaker = reservation.attempt, reservation.local.breaker
+        if breaker is not None and (breaker.failures or gateway.fleet.circuits.tripped):
+            gateway.registry.circuits.succeeded(reservation.local, now_us, attempt.placed_us)
         reservation.release(abandoned=False, prefilled_us=now_us)
         self.owner.finish("completed", status)
         self.client.finish()

@@ -126,20 +126,18 @@ class RequestExchange:
         """Parse, place and send, or answer with the error; ``headers`` are `RequestReader.relevant`."""
         gateway, record, request = self._gateway, self._record, self._request
         reader, sending = gateway.reader, gateway.sending
-        sending.exchanges.add(self)
+        exchanges = sending.exchanges
+        exchanges[self] = None
+        if exchanges.timer is None:
+            exchanges.watch()
         if not sending.retry_budget.full:
             sending.retry_budget.deposit()
         try:
             record.request_id = record.worker_request_id = reader.next_request_id()
-            if headers or reader.hides:
-                record.request_id = reader.clients_id(headers) or record.worker_request_id
-                record.hides_workers = reader.hides_workers(headers)
-            if gateway.spans is not None:
-                record.spans = gateway.spans.begin(
-                    request.method, record.path, headers, record.request_id, record.received_s
-                )
-            record.tenant = tenant = reader.door.tenant_of(headers)
-            if request.refusal is not None or sending.full or len(sending.exchanges) > sending.requests_max:
+            if headers or reader.is_closed or gateway.spans is not None:
+                self._identify(headers)
+            tenant = record.tenant
+            if request.refusal is not None or sending.full or len(exchanges) > sending.requests_max:
                 sending.admit(request.refusal)
             if headers:
                 record.hops = hops_of(headers)
@@ -225,6 +223,18 @@ class RequestExchange:
         """Find out about a request without a JSON body, and dispatch it (`router.relaying`)."""
         raise NotImplementedError
 
+    def _identify(self, headers: Sequence[Header]) -> None:
+        """Find out who asks: the client's id, its tenant, and whether it may know the workers."""
+        gateway, record, reader = self._gateway, self._record, self._gateway.reader
+        record.is_named = True
+        record.request_id = reader.clients_id(headers) or record.worker_request_id
+        record.hides_workers = reader.hides_workers(headers)
+        if gateway.spans is not None:
+            record.spans = gateway.spans.begin(
+                self._request.method, record.path, headers, record.request_id, record.received_s
+            )
+        record.tenant = reader.door.tenant_of(headers)
+
     def _set_deadline(self, headers: Sequence[Header]) -> None:
         gateway = self._gateway
         self._timeout_s = timeout_s = gateway.reader.timeout_s_of(headers)
@@ -308,18 +318,15 @@ class RequestExchange:
         gateway, request, record, parsed = self._gateway, self._request, self._record, dispatcher.parsed
         chosen = decision.attempt
         record.phase = TO_SENT[record.phase]
-        record.attempts += 1
+        record.attempts = attempts = record.attempts + 1
         record.attempt = chosen
-        if record.attempts > 1:
+        if attempts > 1:
             record.pair = record.tail = None
         if parsed.session and gateway.sessions is not None:
             gateway.sessions.placed(parsed, chosen.worker_id)
-        client: ClientConnection = self._client
-        retries: Retries = dispatcher
-        if self.is_extended:
-            client, retries = self.parties_of(dispatcher)
         if decision.decode is not None:
             assert self._share is not None
+            client, retries = self.parties_of(dispatcher)
             self._attempt = self._share(gateway, decision, request, record, parsed, client, self, retries)
             return
         local, rank = gateway.registry.at_slot(chosen.chosen.slot), -1
@@ -328,22 +335,31 @@ class RequestExchange:
             rank = gateway.fleet.at_slot(chosen.chosen.slot).rank
             body = self._edited(parsed, local, rank)
         reservation = Reservation(gateway, parsed, local, chosen, decision.placed)
-        self._attempt = attempt = WorkerAttempt(gateway, record, parsed, client, self, retries, reservation)
+        self._attempt = attempt = WorkerAttempt(
+            gateway, record, parsed, self._client, self, dispatcher, reservation
+        )
+        send: SendRequest = local.pool.send
+        sink: UpstreamSink = attempt
+        if self.is_extended:
+            attempt.client, attempt.retries = self.parties_of(dispatcher)
+            send, sink = self.way_to(local), self._sink(attempt)
         reservation.make()
         context = b""
         if record.spans is not None:
             workers = {"cacheway.worker": chosen.worker_id}
             context = record.spans.sent(chosen, workers, gateway.now_s())
         lines = gateway.reader.forwarding.lines(request, record.worker_request_id, context, record.hops)
-        attempt.upstream = (self.way_to(local) if self.is_extended else local.pool.send)(
+        if rank >= 0:
+            lines += rank_line(rank)
+        attempt.upstream = send(
             request.method,
             request.path,
             request.query,
-            lines if rank < 0 else lines + rank_line(rank),
+            lines,
             body,
-            self._sink(attempt) if self.is_extended else attempt,
+            sink,
             patient=not parsed.stream,
-            resend=record.attempts == 1,
+            resend=attempts == 1,
         )
 
     def _edited(self, parsed: ParsedRequest, local: LocalWorker, rank: int) -> Sequence[bytes | memoryview]:
@@ -435,7 +451,7 @@ class RequestExchange:
         if self._parsing is not None:
             self._parsing.close()
             self._parsing = None
-        self._gateway.sending.exchanges.pop(self, None)
+        del self._gateway.sending.exchanges[self]
         dispatcher = self._dispatcher
         self._dispatcher = self._attempt = None  # which refer to this
         if before is not ANSWERING and dispatcher is not None and before in (Phase.QUEUED, Phase.BETWEEN):

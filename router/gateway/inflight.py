@@ -31,7 +31,7 @@ class Timed(Protocol):
 
 
 class Inflight(dict[Timed, None]):
-    """The exchanges that have not ended, the oldest first; an exchange that has ended is popped.
+    """The exchanges that have not ended, the oldest first: put one in that begins, delete one that ended.
 
     ``timeout_s`` is the longest time from a request's last byte to the end of its answer; it may change.
     """
@@ -41,23 +41,22 @@ class Inflight(dict[Timed, None]):
         self._loop = loop
         self._now_s = now_s
         self.timeout_s = timeout_s
-        self._timer: asyncio.TimerHandle | None = None
+        self.timer: asyncio.TimerHandle | None = None
 
     @property
     def _look_s(self) -> float:
         return min(LOOK_S_MAX, self.timeout_s / 4)
 
-    def add(self, exchange: Timed) -> None:
-        """Add an exchange that begins; it is younger than all others."""
-        self[exchange] = None
-        if self._timer is None:
-            self._timer = self._loop.call_later(self._look_s, self._look)
+    def watch(self) -> None:
+        """Start the clock, if it is not running: there is an exchange."""
+        if self.timer is None:
+            self.timer = self._loop.call_later(self._look_s, self._look)
 
     def _look(self) -> None:
-        self._timer = None
+        self.timer = None
         late_s = self._now_s() - self.timeout_s
         late = [exchange for exchange in islice(self, ENDED_AT_ONCE) if exchange.received_s <= late_s]
         if len(self) > len(late):
-            self._timer = self._loop.call_later(0 if len(late) == ENDED_AT_ONCE else self._look_s, self._look)
+            self.timer = self._loop.call_later(0 if len(late) == ENDED_AT_ONCE else self._look_s, self._look)
         for exchange in late:
             exchange.out_of_time()

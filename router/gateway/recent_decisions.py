@@ -106,23 +106,28 @@ class RecentDecisions:
         self._ring: deque[RecentDecision] = deque(maxlen=kept_max)
         self._long: deque[RecentDecision] = deque()
         self._hashes_bytes_max, self._hashes_bytes = hashes_bytes_max, 0
-        self.cursor = 0
-        """Number of the newest one; 0 before the first."""
+        self._next = itertools.count(1).__next__
 
     def add(self, decision: RecentDecision) -> None:
         """Number a decision, and keep it in place of the oldest."""
-        self.cursor = decision.number = self.cursor + 1
+        decision.number = self._next()
         self._ring.append(decision)
         if decision.parsed is not None:
             paths = decision.parsed.paths
-            if paths and (len(paths[0]) > SHORT_BYTES_MAX or len(paths) > 1):
+            if len(paths) != 1 or len(paths[0]) > SHORT_BYTES_MAX:
                 self._keep_hashes(decision)
+
+    @property
+    def cursor(self) -> int:
+        """Number of the newest one; 0 before the first."""
+        return self._ring[-1].number if self._ring else 0
 
     def _keep_hashes(self, decision: RecentDecision) -> None:
         """Keep the hashes of a long prompt, or of several, in place of the oldest."""
-        kept = self._long
-        kept.append(decision)
-        self._hashes_bytes += _hashes_bytes(decision)
+        size, kept = _hashes_bytes(decision), self._long
+        if size:
+            self._hashes_bytes += size
+            kept.append(decision)
         while self._hashes_bytes > self._hashes_bytes_max:
             oldest = kept.popleft()
             self._hashes_bytes -= _hashes_bytes(oldest)

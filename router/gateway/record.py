@@ -63,6 +63,7 @@ class RequestRecord(RecentDecision, eq=False, kw_only=True):
     """A request, without the prompt's text.
 
     Attributes:
+        is_named: True if its headers may give it an id or a tenant.
         hops: Gateways passed before this one.
         flow: ``CLASS/TENANT``, the unit of fairness.
         arrived_us: Log time when it was complete; 0 until it is placed for the first time.
@@ -73,6 +74,7 @@ class RequestRecord(RecentDecision, eq=False, kw_only=True):
     """
 
     gateway: Gateway
+    is_named: bool = False
     hops: int = 0
     hides_workers: bool = False
     flow: str = ""
@@ -152,10 +154,11 @@ class RequestRecord(RecentDecision, eq=False, kw_only=True):
             "answer_bytes": self.bytes_sent,
             "attempts": self.attempts,
         }
-        if self.request_id is not self.worker_request_id and self.attempts:
-            fields["worker_request_id"] = self.worker_request_id.decode("latin-1")
-        if self.tenant.name:
-            fields["tenant"] = self.tenant.name
+        if self.is_named:
+            if self.attempts and self.request_id is not self.worker_request_id:
+                fields["worker_request_id"] = self.worker_request_id.decode("latin-1")
+            if self.tenant.name:
+                fields["tenant"] = self.tenant.name
         if parsed is not None:
             fields["model"] = parsed.model
             fields["stream"] = parsed.stream
@@ -187,40 +190,39 @@ class RequestRecord(RecentDecision, eq=False, kw_only=True):
 
     def answered(self, status: int, now_us: int, parsed: ParsedRequest, attempt: Attempt) -> None:
         """Learn from a completed answer that ended at log time ``now_us``, and settle and trace it."""
-        gateway, pair, tenant, first_byte_s = self.gateway, self.pair, self.tenant, self.first_byte_s
+        gateway, pair, feedback = self.gateway, self.pair, self.gateway.placing.feedback
         usage = find_usage(parsed.endpoint, self.tail or b"")
         if pair is not None:
             usage = pair.understood(find_usage(parsed.endpoint, pair.usage), usage)
         elif usage is not None:
-            usage = gateway.placing.feedback.understood(attempt.worker_id, usage)
+            usage = feedback.understood(attempt.worker_id, usage)
         self._close("completed", status, now_us, usage)
-        ttft_s = first_byte_s - attempt.started_s if attempt.started_s else None  # start not known
-        decode_s, chosen = self.ended_s - first_byte_s, attempt.chosen
-        gateway.metrics.answered(
-            parsed.stream,
-            (self.began_s or first_byte_s) - self.received_s,
-            None if ttft_s is None else ttft_s - chosen.estimated_ttft_s,
-            decode_s,
-            self.pieces,
-            chosen.safe_tokens,
-            usage,
-            tenant.name if tenant.configured else "",
-        )
+        prefill_s, decode_s = None, self.ended_s - self.first_byte_s
+        if parsed.stream:
+            tokens = (usage.completion_tokens if usage is not None else 0) or self.pieces
+            prefill_s = self._note_times(attempt, decode_s, tokens)
         if usage is None:
             return
-        tokenizing = gateway.tokenizing
-        if tokenizing is not None and parsed.tokenized_bytes and len(parsed.paths) == 1:
-            tokenizing.answered(parsed, usage.prompt_tokens)
+        tenant = self.tenant
+        gateway.metrics.reported(usage, attempt.chosen.safe_tokens, tenant.name if tenant.configured else "")
+        if gateway.tokenizing is not None and parsed.tokenized_bytes and len(parsed.paths) == 1:
+            gateway.tokenizing.answered(parsed, usage.prompt_tokens)
         if pair is not None:
-            flushed = pair.learn(usage, first_byte_s, now_us)
+            flushed = pair.learn(usage, self.first_byte_s, now_us)
         else:
-            prefill_s = ttft_s if parsed.stream else None
-            flushed = gateway.placing.feedback.answered(parsed, attempt, usage, prefill_s, now_us, decode_s)
+            flushed = feedback.answered(parsed, attempt, usage, prefill_s, now_us, decode_s)
         if flushed:
             logger.warning(
                 "worker has lost its cache: what was believed to be cached there is forgotten",
                 extra={"event": "worker.flushed", "worker_id": attempt.worker_id},
             )
+
+    def _note_times(self, attempt: Attempt, decode_s: float, tokens: int) -> float | None:
+        """Record the times of a stream; return its prefill's, None if its start is not known."""
+        prefill_s = self.first_byte_s - attempt.started_s if attempt.started_s else None
+        error_s = None if prefill_s is None else prefill_s - attempt.chosen.estimated_ttft_s
+        self.gateway.metrics.streamed(self.answered_s - self.received_s, error_s, decode_s, tokens)
+        return prefill_s
 
     def closed(self, outcome: str, status: int, now_us: int) -> None:
         """Report the end of what completed without counts to learn from."""

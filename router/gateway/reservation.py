@@ -110,8 +110,9 @@ class Reservation(msgspec.Struct, eq=False):
 
     def make(self) -> None:
         """Reserve; raise `OpRefused` if it cannot be published. Once it is, `release` must follow."""
-        gateway, attempt, started_s = self.gateway, self.attempt, self.attempt.started_s
+        gateway, attempt = self.gateway, self.attempt
         sending, chosen = gateway.sending, attempt.chosen
+        started_s = attempt.started_s
         gateway.log.publish(self.placed)
         self.released = False
         sending.at_workers += 1
@@ -159,7 +160,8 @@ class Reservation(msgspec.Struct, eq=False):
         if self.released:
             return
         self.released = True
-        gateway, attempt, sending = self.gateway, self.attempt, self.gateway.sending
+        gateway, attempt = self.gateway, self.attempt
+        sending = gateway.sending
         sending.at_workers -= 1
         if sending.full:
             sending.limit()

@@ -8,8 +8,8 @@ The search goes backwards for the key ``"usage"`` (``"meta_info"`` for /generate
 decodes just that object. Quotation marks in JSON strings are escaped, so generated text cannot imitate the
 key.
 
-    braces that pair up ──typed decoder──> counts
-            └─ not, or odd values ─> any JSON ──its sane values──> counts
+    few braces that pair up ──typed decoder──> counts
+            └─ others, or odd values ─> any JSON ──its sane values──> counts
 """
 
 import json
@@ -28,10 +28,10 @@ CANDIDATES_MAX = 8
 TOKENS_MAX = 1 << 24
 """Larger counts are garbage: the longest context ever published has ten million tokens (Llama 4 Scout)."""
 
-CLOSINGS = range(1, 9)
-"""Closing braces of an object of counts, its own included, that are tried; engines have one to three."""
+_PLAIN_OBJECT = re.compile(rb"\s*:\s*(\{[^{}]*(?:\{[^{}]*\}[^{}]*){0,3}\})")
+"""An object whose braces pair up unless text holds some, with at most three in it; engines have up to two."""
 
-_OBJECT = re.compile(rb"\s*:\s*\{")
+_ANY_OBJECT = re.compile(rb"\s*:\s*(?=\{)")
 _GENERATE = Endpoint.GENERATE
 _decode_any = json.JSONDecoder().raw_decode
 
@@ -65,11 +65,9 @@ def find_usage(endpoint: Endpoint, answer: TailBuffer | bytes) -> Usage | None:
     key = b'"meta_info"' if endpoint is _GENERATE else b'"usage"'
     completion_tokens: int | None = None
     at, candidates = data.rfind(key), 0
-    while at >= 0 and candidates < CANDIDATES_MAX:
-        start = at + len(key)
-        if data.startswith(b":{", start) or _OBJECT.match(data, start) is not None:
-            candidates += 1
-            counts = _counts_at(data, data.find(b"{", start))
+    while at >= 0:
+        counts = _counts_behind(data, at + len(key))
+        if counts is not None:
             if completion_tokens is None:
                 completion_tokens = counts.completion_tokens
                 if completion_tokens is None:
@@ -77,23 +75,23 @@ def find_usage(endpoint: Endpoint, answer: TailBuffer | bytes) -> Usage | None:
             usage = _usage_of(counts, completion_tokens)
             if usage is not None:
                 return usage
+            candidates += 1
+            if candidates >= CANDIDATES_MAX:
+                return None
         at = data.rfind(key, 0, at)
     return None
 
 
-def _counts_at(data: bytes, start: int) -> _Counts:
-    """Return the counts of the object at an offset; none if it is cut off."""
-    end = start
-    for closings in CLOSINGS:
-        end = data.find(b"}", end) + 1
-        if not end:
-            return _Counts()
-        if data.count(b"{", start, end) == closings:
-            try:
-                return _decode_counts(data[start:end])
-            except (ValueError, RecursionError):
-                break
-    return _odd_counts_at(data, start)
+def _counts_behind(data: bytes, end: int) -> _Counts | None:
+    """Return the counts of the object behind a key that ends there; none if it is cut off, or None."""
+    plain = _PLAIN_OBJECT.match(data, end)
+    if plain is not None:
+        try:
+            return _decode_counts(plain[1])
+        except (ValueError, RecursionError):
+            pass
+    begin = _ANY_OBJECT.match(data, end)
+    return None if begin is None else _odd_counts_at(data, begin.end())
 
 
 def _odd_counts_at(data: bytes, start: int) -> _Counts:

@@ -18,6 +18,7 @@ from router.proxy import Route
 from router.settings import Settings
 
 _WHOLE = ENCODER_PATHS | ENDPOINTS.keys()
+_IS_WHOLE = Route.WHOLE
 
 _STREAMED = {endpoint.value.encode(): endpoint for endpoint in UPLOADS}
 
@@ -40,7 +41,7 @@ class Routes:
     def __call__(self, method: bytes, path: bytes) -> Route:
         """Return the server of a method and raw path."""
         if method == b"POST" and path in _WHOLE:
-            return Route.WHOLE
+            return _IS_WHOLE
         endpoint = self.endpoint_of(method, path)
         if endpoint is None:
             return Route.APPLICATION

@@ -62,8 +62,13 @@ def metrics() -> Metrics:
     return Metrics("1.2.3")
 
 
-def answer(metrics: Metrics, usage: Usage | None, *, streamed: bool = True, pieces: int = 1) -> None:
-    metrics.answered(streamed, 0.2, -0.02, 1.0, pieces, 768, usage)
+def answer(
+    metrics: Metrics, usage: Usage | None, *, streamed: bool = True, pieces: int = 1, tenant: str = ""
+) -> None:
+    if streamed:
+        metrics.streamed(0.2, -0.02, 1.0, (usage.completion_tokens if usage is not None else 0) or pieces)
+    if usage is not None:
+        metrics.reported(usage, 768, tenant)
 
 
 def test_every_family_is_exposed(metrics: Metrics) -> None:
@@ -142,9 +147,9 @@ def test_only_a_stream_has_a_time_to_first_token(metrics: Metrics) -> None:
 
 def test_tenants_are_counted_if_the_keys_file_names_them(metrics: Metrics) -> None:
     for tenant, usage in (("acme", Usage(1000, 512, 7)), ("acme", Usage(500)), ("", Usage(3, 1, 1))):
-        metrics.answered(True, 0.2, 0.0, 1.0, 1, 768, usage, tenant)
+        answer(metrics, usage, tenant=tenant)
         metrics.finished("/generate", "completed", 0.3, tenant=tenant)
-    metrics.answered(True, 0.2, 0.0, 1.0, 1, 768, None, "acme")
+    answer(metrics, None, tenant="acme")
     metrics.finished("/generate", "client_left", 0.3, tenant="acme")
     found = scraped(metrics)
     named = {key: value for key, value in found.items() if key[0].startswith("tenant_")}

@@ -64,7 +64,8 @@ def test_what_the_parts_know_is_told(patient: Patient) -> None:
 def test_what_requests_did_is_counted_since_the_start(patient: Patient) -> None:
     for outcome in ("completed", "completed", "queue_full", "client_left"):
         patient.ended(outcome)
-    patient.metrics.answered(True, 0.3, 0.0, 1.0, 20, 500, Usage())
+    patient.metrics.streamed(0.3, 0.0, 1.0, Usage().completion_tokens or 20)
+    patient.metrics.reported(Usage(), 500)
     vitals = patient.signs.read()
     assert vitals.requests == {"completed": 2, "queue_full": 1, "client_left": 1}
     assert (vitals.rejected, vitals.prompt_tokens, vitals.output_tokens) == (1, 1000, 20)

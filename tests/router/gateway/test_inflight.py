@@ -15,7 +15,8 @@ class Request:
         self.received_s = time.time()
         self.ended_s = 0.0
         self._time = time
-        inflight.add(cast(Any, self))
+        inflight[cast(Any, self)] = None
+        inflight.watch()
 
     def out_of_time(self) -> None:
         self.ended_s = self._time.time()
