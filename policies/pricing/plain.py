@@ -94,9 +94,8 @@ class PlainRows(msgspec.Struct, frozen=True, gc=False):
             cost = ready_s + work_s
             if counts_others:
                 cost = cost + work_s * (congestion_per_s * (settled_s + work_s * 0.5))
-                evicted = uncached - free_tokens
-                if evicted > 0.0:
-                    cost = cost + evict_token_s * evicted
+                if uncached > free_tokens:
+                    cost = cost + evict_token_s * (uncached - free_tokens)
             costs.append(cost)
         return PlainTimes(self.slots, safe_tokens, services_s, readies_s, works_s, costs)
 

@@ -390,11 +390,9 @@ class Candidates(msgspec.Struct, frozen=True, gc=False):
 
     def plain_times(self, prompt_tokens: float, *, counts_others: bool) -> PlainTimes | None:
         """Times and costs of a request on a few workers; None if they are many, or if an option counts."""
-        plain, queue, committed_s, shipped = self.slow.plain, self.queue, inf, None
+        plain, queue, committed_s = self.slow.plain, self.queue, inf
         if plain is None or self.copying is not None or self.loads_s:
             return None
-        if self.ships is not None:
-            shipped = partial(self.ships.at, self.loads)
         if queue is not None:
             if queue.tickets is not None:
                 return None
@@ -408,6 +406,7 @@ class Candidates(msgspec.Struct, frozen=True, gc=False):
         else:
             safe_tokens = plain.matched_tokens(matches[0], self.tokens_per_block, self.prompt_tokens)
         backlogs_s = self.loads.backlogs_s(slots, self.now_us)
+        shipped = None if self.ships is None else partial(self.ships.at, self.loads)
         return plain.priced(
             prompt_tokens, safe_tokens, backlogs_s, committed_s, shipped, counts_others=counts_others
         )

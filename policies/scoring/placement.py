@@ -18,6 +18,7 @@ The reason for the choice (`Reason`) goes by the window-safe match:
     balanced   one has, but load, price or the policy spoke against it
 """
 
+from collections.abc import Sequence
 from enum import StrEnum
 from itertools import repeat
 from math import inf, isnan
@@ -190,7 +191,9 @@ def _cheapest_of_few(key: int, worker_hash: NDArray[np.uint64], costs: list[floa
     limit = lowest + TIE * abs(lowest)
     if not others or others[0] > limit:
         return costs.index(lowest)
-    rows = [row for row, cost in enumerate(costs) if cost <= limit]
+    rows: Sequence[int] = range(len(costs))  # as where all are idle
+    if others[-1] > limit:
+        rows = [row for row, cost in enumerate(costs) if cost <= limit]
     drawn = list(map(weights, repeat(key), map(worker_hash.item, rows)))
     return rows[drawn.index(max(drawn))]
 
