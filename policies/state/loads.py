@@ -263,7 +263,8 @@ class Loads:
         self._head_us_at = numbers(self._head_us)
         self._head_service_us_at = numbers(self._head_service_us)
         self._done_us_at = numbers(self._done_us)
-        self._seconds = [tuple(map(numbers, window)) for window in self._windows]
+        self._shown = -1
+        """The second that views show."""
 
     def ensure(self, slot: int) -> None:
         """Make room for a slot."""
@@ -419,7 +420,25 @@ class Loads:
 
     def first_token(self, op: FirstToken) -> None:
         """Release the prefill part of a reservation."""
-        self._prefilled(op.request_id, op.at_us)
+        request_id, at_us = op.request_id, op.at_us
+        request = self.requests.get(request_id)
+        if request is None:
+            self._prefilled_elsewhere(request_id, at_us)
+            return
+        slot = request.slot
+        if not request.prefilled_us:
+            self._prefill_us_at[slot] -= request.service_us
+            self._prefill_requests_at[slot] -= 1
+            self._prefill_tokens_at[slot] -= request.uncached_tokens
+            del self._prefilling[slot][request_id]
+            request.path = b""
+        if at_us > request.prefilled_us:
+            request.prefilled_us = at_us
+        if request.replica == self.own:
+            self.changed.add(slot)
+            if at_us > self._own_us:
+                self._own_us = at_us
+        self._prefill_done(slot, at_us)
 
     def finished(self, op: Finished) -> None:
         """Release all of a reservation."""
@@ -427,16 +446,13 @@ class Loads:
         request = self.requests.get(request_id)
         if request is None:
             if prefilled_us:
-                self._prefilled(request_id, prefilled_us)
+                self._prefilled_elsewhere(request_id, prefilled_us)
             request = self._recalled(request_id) or self._unseen(request_id)
             if self._rows.remove(request.replica, request.slot, request_id) is not None:
                 self._find_head(request.slot)
             request.finished = True
             return
-        if op.at_us > self._own_us and request.replica == self.own:
-            self._own_us = op.at_us
-        slot, prefills = request.slot, not request.prefilled_us
-        self._let_go_one(request_id, request)
+        slot, prefills = request.slot, self._let_go_one(request_id, request, op.at_us)
         if request.arrived and (prefilled_us or not prefills):
             self._traces[request_id] = self._ended[slot]
         else:
@@ -841,22 +857,11 @@ class Loads:
 
     # Inside.
 
-    def _prefilled(self, request_id: str, at_us: int) -> None:
-        request, counted = self.requests.get(request_id), None
-        if request is None:
-            request = self._recalled(request_id) or self._unseen(request_id)
-            counted = self._rows.remove(request.replica, request.slot, request_id)
-        elif not request.prefilled_us:
-            slot = request.slot
-            self._prefill_us_at[slot] -= request.service_us
-            self._prefill_requests_at[slot] -= 1
-            self._prefill_tokens_at[slot] -= request.uncached_tokens
-            del self._prefilling[slot][request_id]
-            if request.replica == self.own:
-                self.changed.add(slot)
+    def _prefilled_elsewhere(self, request_id: str, at_us: int) -> None:
+        """Note the first token of a request that is not reserved here."""
+        request = self._recalled(request_id) or self._unseen(request_id)
+        counted = self._rows.remove(request.replica, request.slot, request_id)
         request.path = b""
-        if request.replica == self.own:
-            self._own_us = max(self._own_us, at_us)
         if at_us > request.prefilled_us:
             request.prefilled_us = at_us
         if counted is not None:
@@ -898,12 +903,14 @@ class Loads:
         self._remember(request_id, request)
         self._find_head(request.slot)
 
-    def _let_go_one(self, request_id: str, request: Reservation) -> None:
-        """Count a request no longer."""
+    def _let_go_one(self, request_id: str, request: Reservation, at_us: int = 0) -> bool:
+        """Count a request no longer, since a log time if known; return True if it had no first token."""
         replica, slot = request.replica, request.slot
         del self.requests[request_id]
         if replica == self.own:
             self.changed.add(slot)
+            if at_us > self._own_us:
+                self._own_us = at_us
         else:
             of_replica = self._of_replica[replica]
             del of_replica[request_id]
@@ -911,11 +918,13 @@ class Loads:
                 del self._of_replica[replica]
         self._inflight_requests_at[slot] -= 1
         self._inflight_tokens_at[slot] -= request.context_tokens
-        if not request.prefilled_us:
-            self._prefill_us_at[slot] -= request.service_us
-            self._prefill_requests_at[slot] -= 1
-            self._prefill_tokens_at[slot] -= request.uncached_tokens
-            del self._prefilling[slot][request_id]
+        if request.prefilled_us:
+            return False
+        self._prefill_us_at[slot] -= request.service_us
+        self._prefill_requests_at[slot] -= 1
+        self._prefill_tokens_at[slot] -= request.uncached_tokens
+        del self._prefilling[slot][request_id]
+        return True
 
     def _remember(self, request_id: str, request: Reservation) -> None:
         """Remember a request without the fields that a later placement repeats."""
@@ -1046,15 +1055,23 @@ class Loads:
 
     def _count_arrival(self, op: Placed, slot: int) -> None:
         second, safe_blocks = op.at_us // 1_000_000, op.safe_blocks
-        if second != self._second:
-            self._advance(second)
-            if self._second - second >= RATE_WINDOW_S:
-                return
-        arrivals_at, service_us_at, returns_at = self._seconds[second % RATE_WINDOW_S]
-        arrivals_at[slot] += 1
-        service_us_at[slot] += op.service_us
+        if second != self._shown and not self._show(second):
+            return
+        self._arrivals_at[slot] += 1
+        self._service_us_at[slot] += op.service_us
         if safe_blocks and BYTES_OF_RETURN * safe_blocks >= sum(map(len, op.paths)):
-            returns_at[slot] += 1
+            self._returns_at[slot] += 1
+
+    def _show(self, second: int) -> bool:
+        """Let the views show a second; False if it is older than the windows."""
+        self._advance(second)
+        if self._second - second >= RATE_WINDOW_S:
+            return False
+        self._arrivals_at, self._service_us_at, self._returns_at = map(
+            numbers, self._windows[second % RATE_WINDOW_S]
+        )
+        self._shown = second
+        return True
 
     def _forget_future(self, now_us: int) -> None:
         """Forget a time that no replica may have: after it nothing would be counted until it comes.
@@ -1064,7 +1081,7 @@ class Loads:
         until_us = now_us + FUTURE_US
         if self._second * 1_000_000 > until_us:
             self._windows[:] = 0
-            self._second = now_us // 1_000_000
+            self._second, self._shown = now_us // 1_000_000, -1
         self._done_us[self._done_us > until_us] = now_us
 
     def _advance(self, second: int) -> None:
@@ -1073,7 +1090,7 @@ class Loads:
             return
         for begun in range(max(self._second + 1, second - RATE_WINDOW_S + 1), second + 1):
             self._windows[begun % RATE_WINDOW_S] = 0
-        self._second = second
+        self._second, self._shown = second, -1
 
 
 def _increment(request_id: str, request: Reservation) -> Increment:
