@@ -203,7 +203,7 @@ class Loads:
         self.changed: set[int] = set()
         self.placed_any = False
         self._own_us = 0
-        """Log time of the newest operation on an own request, or of giving up this replica."""
+        """Log time of the newest operation on an own request, and above that of giving up this replica."""
         self._rows = LoadRows()
         self._generation = 0
         self._traces: dict[str, Trace] = {}
@@ -281,8 +281,7 @@ class Loads:
         request_id, at_us, paths = op.request_id, op.at_us, op.paths
         if (
             op.replica == self.own
-            and paths
-            and at_us > self._own_us
+            and at_us >= self._own_us
             and request_id not in self.requests
             and request_id not in self._traces
             and request_id not in self._old_traces
@@ -290,7 +289,8 @@ class Loads:
             # A new one of this replica, placed after the replica was given up, if it was.
             self._own_us, self.placed_any = at_us, True
             service_us, uncached_tokens, safe_blocks = op.service_us, op.uncached_tokens, op.safe_blocks
-            arrives = service_us > 0 or uncached_tokens > 0 or safe_blocks > 0
+            # One that a decode worker is handed has no prompt, or neither work nor a match.
+            arrives = (service_us > 0 or uncached_tokens > 0 or safe_blocks > 0) and len(paths) > 0
             path = paths[0] if len(paths) == 1 else b""
             context_tokens = op.context_tokens
             request = Reservation(
@@ -298,6 +298,8 @@ class Loads:
             )
             if arrives:
                 self._count_arrival(op, slot)
+            elif not paths:
+                self.changed.add(slot)
         else:
             known, arrives = self._placed_otherwise(op, slot)
             if known is None:
@@ -338,7 +340,6 @@ class Loads:
             self._place_again(request, op, slot)
             if request.prefilled_us:
                 self._prefill_done(slot, request.prefilled_us)
-        # A renewal has no prompt. One that a decode worker is handed has neither work nor a match.
         has_work = bool(op.paths) and (op.service_us > 0 or op.uncached_tokens > 0 or op.safe_blocks > 0)
         arrives = has_work and not request.arrived
         if arrives:
@@ -473,7 +474,7 @@ class Loads:
             return []
         self._left_us[op.replica] = op.at_us
         if op.replica == self.own:
-            self._own_us = max(self._own_us, op.at_us)
+            self._own_us = max(self._own_us, op.at_us + 1)
         slots = self._let_go(op.replica, op.at_us)
         book = self._rows.books.get(op.replica)
         if book is not None:
@@ -1011,8 +1012,11 @@ class Loads:
     def _queue(self, request_id: str, request: Reservation) -> None:
         """Put a prefill that is not the newest, or no longer, into its place in its worker's queue."""
         queue = self._prefilling[request.slot]
+        queue.pop(request_id, None)
+        in_order = not queue or next(reversed(queue.values())).at_us < request.at_us
         queue[request_id] = request
-        self._prefilling[request.slot] = dict(sorted(queue.items(), key=_age))
+        if not in_order:
+            self._prefilling[request.slot] = dict(sorted(queue.items(), key=_age))
         self._queued_us = max(self._queued_us, request.at_us)
         self._find_head(request.slot)
 
