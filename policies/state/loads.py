@@ -264,7 +264,7 @@ class Loads:
         self._head_service_us_at = numbers(self._head_service_us)
         self._done_us_at = numbers(self._done_us)
         self._shown = -1
-        """The second that views show."""
+        """Second of the windows that views show; -1 for none."""
 
     def ensure(self, slot: int) -> None:
         """Make room for a slot."""
@@ -354,7 +354,8 @@ class Loads:
             if not request.prefilled_us:
                 self._queue(request_id, request)
         if gone:
-            self._traces[request_id] = request
+            if self._trace(request_id) is None:
+                self._traces[request_id] = request
         elif request.replica != self.own:
             self._of_replica[request.replica][request_id] = request
         elif renewed or not known:
@@ -1052,9 +1053,9 @@ class Loads:
         placed_us = self._rows.head_us[slots]
         began_us = np.where(placed_us > 0, np.maximum(placed_us, self._done_us[slots]), 0.0)
         self._head_us[slots], self._head_service_us[slots] = began_us, self._rows.head_service_us[slots]
-        heaps = self._prefilling
+        queues = self._prefilling
         for slot in slots.tolist():
-            if heaps[slot]:
+            if queues[slot]:
                 self._find_head(slot)
 
     def _count_arrival(self, op: Placed, slot: int) -> None:
