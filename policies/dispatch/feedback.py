@@ -97,7 +97,7 @@ FRESH_MAX = 64
 """Starts of prompts remembered per worker."""
 
 
-class Usage(msgspec.Struct, frozen=True, gc=False):
+class Usage(msgspec.Struct, frozen=True, gc=False, array_like=True):
     """Token counts as the engine reported them, for the last prompt if there was a batch.
 
     Attributes:
@@ -113,7 +113,7 @@ class Usage(msgspec.Struct, frozen=True, gc=False):
     possible: bool = True
 
 
-class Attempt(msgspec.Struct, frozen=True, gc=False):
+class Attempt(msgspec.Struct, frozen=True, gc=False, array_like=True):
     """One placement of a request, as the answer must be judged by it.
 
     Attributes:

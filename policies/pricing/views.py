@@ -465,7 +465,7 @@ class Candidates(msgspec.Struct, frozen=True, gc=False):
         return tokens
 
 
-class Chosen(msgspec.Struct, frozen=True, gc=False):
+class Chosen(msgspec.Struct, frozen=True, gc=False, array_like=True):
     """The outcome: this worker, and its prediction.
 
     Attributes:

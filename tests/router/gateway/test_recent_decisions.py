@@ -139,3 +139,43 @@ def test_only_the_newest_stays_count(bench: Bench) -> None:
         )
         == 1.0
     )
+
+
+def test_a_packed_decision_says_what_the_request_said(bench: Bench) -> None:
+    """Its tenant is a name only; large hashes and all kinds of counts come back."""
+    ended: list[RecentDecision] = []
+    decisions = bench.gateway.reports.decisions
+    add = decisions.add
+    decisions.add = lambda each: (ended.append(each), add(each))[1]  # type: ignore[method-assign]
+    bench.start(chat("long enough for a block " * 100), headers=[(b"x-request-id", b"mine")])
+    bench.upstream.answer(USAGE)
+    assert isinstance(decisions._ring[-1], bytes)
+    kept, record = only(bench), ended[0]
+    for name in RecentDecision.__struct_fields__:
+        if name != "tenant":
+            assert getattr(kept, name) == getattr(record, name), name
+    assert kept.tenant.name == record.tenant.name
+    mine = decisions.newest_of("mine")
+    assert mine is not None
+    assert mine.number == kept.number
+    assert decisions.newest_of("another") is None
+
+
+def test_rare_decisions_and_long_prompts_stay_objects() -> None:
+    decisions = RecentDecisions()
+    rare = decision(2)
+    rare.model_choice = {"asked": "a"}
+    for each in (rare, decision(SHORT_BYTES_MAX), decision(2, prompts=2), decision()):
+        decisions.add(each)
+    assert decisions.since(0)[0] == list(decisions._ring)
+
+
+def test_a_decision_that_cannot_be_packed_stays_an_object(bench: Bench) -> None:
+    """A policy of one's own may return numbers of another type, or too large ones."""
+    bench.start(chat())
+    bench.upstream.answer(USAGE)
+    decisions, kept = RecentDecisions(), only(bench)
+    for odd in (2**80, object()):
+        kept.ended_us = odd  # type: ignore[assignment]
+        decisions.add(kept)
+        assert decisions._ring[-1] is kept
