@@ -249,8 +249,11 @@ class PrefixTree:
         size = len(path)
         if size % HASH_BYTES:
             check_path(path)
-        holdings = self.holdings[slot] if slot < len(self.holdings) else self.holdings_of(slot)
-        if self.newest_us < at_us <= LATEST_US:
+        try:
+            holdings = self.holdings[slot]
+        except IndexError:  # a worker that was not met before
+            holdings = self.holdings_of(slot)
+        if at_us > self.newest_us and at_us <= LATEST_US:
             self.newest_us = at_us  # and no removal is as new
         else:
             self.see(at_us)
