@@ -52,6 +52,7 @@ from router.gateway.conversation import (
 )
 from router.gateway.endpoints import Endpoint
 from router.gateway.identity import Identity, Prompt, PromptHasher
+from router.gateway.long_string import LONG_BYTES_MIN, cut, put_back
 from router.gateway.salting import hashed_salt, seen_salt
 from router.offsets import Edit
 from router.proxy import Header
@@ -163,17 +164,25 @@ class Identifier:
         tenant: Tenant = ANONYMOUS,
         _headers: Sequence[Header] = (),
         rename: Rename | None = None,
+        *,
+        whole: bool = False,
     ) -> ParsedRequest:
         """Parse a body and identify its prompts; only a reader that renames models needs the headers.
 
-        Text of another tenant's namespace is never matched, nor token ids of another salt. Raises
+        Text of another tenant's namespace is never matched, nor token ids of another salt. Only what is a
+        plain conversation may be decoded without its longest string, so the rest is decoded ``whole``. Raises
         `ClientError` with code ``invalid_json``, ``not_an_object``, ``missing_model`` or ``invalid_value``.
         """
         try:
             decode, read_rare, without_rare = READERS[endpoint]
+            skeleton, text = body, b""
+            if len(body) > LONG_BYTES_MIN and not whole and read_rare is not None:
+                skeleton, text = cut(body)
             try:
-                fields = decode(body)
+                fields = decode(skeleton)
             except UNFIT as unfit:
+                if text:
+                    return self.parse(endpoint, body, tenant, (), rename, whole=True)
                 fields = decode_leniently(endpoint, body, unfit, handover_allowed=self.handover_allowed)
             name = fields.model
             if (
@@ -184,10 +193,15 @@ class Identifier:
                 and name
                 and self.listed_as(name) == name
                 and (stream := self.conversation(fields))
+                and (not text or put_back(stream, text))
             ):
-                text = b"".join(stream)
-                path, key, first = self.hasher.chain_conversation(tenant.namespace, name.encode(), text)
-                return parsed_request(endpoint, fields, tenant.name, name, (path,), len(text), 0, key, first)
+                prompt = b"".join(stream)
+                path, key, first = self.hasher.chain_conversation(tenant.namespace, name.encode(), prompt)
+                return parsed_request(
+                    endpoint, fields, tenant.name, name, (path,), len(prompt), 0, key, first
+                )
+            if text:
+                return self.parse(endpoint, body, tenant, (), rename, whole=True)
             return self._parse_with_options(endpoint, fields, body, tenant, rename)
         except (ValueError, RecursionError) as error:
             raise invalid_json(error) from error
