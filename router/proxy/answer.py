@@ -24,7 +24,7 @@ from uuid import uuid4
 from uvicorn.protocols.http.httptools_impl import STATUS_LINE, RequestResponseCycle
 
 from router.errors import RouterError, error_body
-from router.proxy.headers import NO_NAMES, named_by
+from router.proxy.headers import NO_NAMES
 from router.proxy.ports import BodySink, ClientRequest, Derived, Exchange, Header
 
 if TYPE_CHECKING:
@@ -106,7 +106,7 @@ class Answer(RequestResponseCycle):
         method: bytes = b"",
         path: bytes = b"",
         query: bytes = b"",
-        connection: bytes = b"",
+        hop_names: frozenset[bytes] = NO_NAMES,
         keep_alive: bool = False,
     ) -> None:
         # uvicorn's constructor builds an ASGI request, which this is not.
@@ -116,7 +116,7 @@ class Answer(RequestResponseCycle):
         self.path = path
         self.query = query
         self.headers = headers
-        self.connection = connection
+        self.hop_names = hop_names
         self._pieces: list[bytes | bytearray] = []
 
     # The request
@@ -137,6 +137,13 @@ class Answer(RequestResponseCycle):
         if counted_bytes < length or counted_bytes < body_bytes:
             self.counted_bytes = self._protocol.held.grow(counted_bytes, body_bytes, length)
         return body_bytes
+
+    def take_whole(self, body: bytes) -> None:
+        """Take a body that came at once; raise `RequestRejected` if it has no room."""
+        size = self.length = self.body_bytes = len(body)
+        self.counted_bytes = self._protocol.held.grow(0, size, size)
+        self._pieces = [body]
+        self.body_complete = True
 
     def release_body(self) -> None:
         """Drop the body, and count it no longer. Idempotent."""
@@ -169,7 +176,7 @@ class Answer(RequestResponseCycle):
             b"".join(pieces),
             self.forwarded_for or (protocol.client[0] if protocol.client else ""),
             time.monotonic(),
-            named_by(self.connection) if self.connection else NO_NAMES,
+            self.hop_names,
             refusal,
             self.derived,
         )
@@ -316,7 +323,8 @@ class Answer(RequestResponseCycle):
         self.response_complete = True
         self.exchange = None
         if self.counted_bytes:
-            self.release_body()
+            protocol.held.count -= self.counted_bytes
+            self.counted_bytes = 0
         if self.streams or self.refusal is not None:
             self.sink = None
             protocol.flow.held = False

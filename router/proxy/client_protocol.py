@@ -36,6 +36,7 @@ from router.errors import ClientError, RequestRejected, RouterError
 from router.proxy.answer import Answer
 from router.proxy.clients import Client, Clients
 from router.proxy.deadlines import Deadlines
+from router.proxy.headers import NO_NAMES, named_by
 from router.proxy.held_bytes import HeldBytes
 from router.proxy.intake import LARGE_BODY_BYTES, Intake
 from router.proxy.known_heads import LEARNED_MAX, KnownHead, KnownHeads
@@ -290,15 +291,13 @@ class GatewayProtocol(HttpToolsProtocol):
         if len(body) > known.limits.body_bytes_max or self.route_of(method, path) != Route.WHOLE:
             return False
         headers = known.headers_with(digits)
-        answer = Answer(self, headers, method, path, known.query, known.connection, known.keep_alive)
-        answer.can_chunk = known.can_chunk
-        answer.derived = known.derived
-        answer.length = len(body)
+        answer = Answer(self, headers, method, path, known.query, known.hop_names, known.keep_alive)
         try:
-            answer.add_body(body)
+            answer.take_whole(body)
         except RequestRejected:
             return False  # it is refused like any other
-        answer.body_complete = True
+        answer.can_chunk = known.can_chunk
+        answer.derived = known.derived
         self.idle.pop(self, None)
         self._begun += 1
         self.headers = headers
@@ -517,8 +516,8 @@ class GatewayProtocol(HttpToolsProtocol):
         if not route:
             self._begin_application_request()
             return
-        connection = control.get(b"connection", b"")
-        answer = Answer(self, self.headers, method, path, query, connection, keep_alive and speaks_1_1)
+        hop_names = named_by(control[b"connection"]) if b"connection" in control else NO_NAMES
+        answer = Answer(self, self.headers, method, path, query, hop_names, keep_alive and speaks_1_1)
         answer.can_chunk = speaks_1_1
         answer.length = length
         if route > Route.WHOLE:

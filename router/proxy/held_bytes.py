@@ -51,7 +51,7 @@ class HeldBytes:
         """
         others = self.count - counted
         bound = self._small_bytes_max if received < LARGE_BODY_BYTES else self._bytes_max
-        wanted = min(2 * received, length) if length > received else received
+        wanted = received if length <= received else min(2 * received, length)
         if others + wanted > bound:
             wanted = received
             if others + wanted > bound:

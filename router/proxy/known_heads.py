@@ -41,7 +41,7 @@ class Parsed(Protocol):
     method: bytes
     path: bytes
     query: bytes
-    connection: bytes
+    hop_names: frozenset[bytes]
     keep_alive: bool
     can_chunk: bool
 
@@ -66,7 +66,7 @@ class KnownHead(msgspec.Struct, frozen=True, eq=False, gc=False):
     method: bytes
     path: bytes
     query: bytes
-    connection: bytes
+    hop_names: frozenset[bytes]
     keep_alive: bool
     can_chunk: bool
     derived: Derived
@@ -121,7 +121,7 @@ class KnownHeads:
                 parsed.method,
                 parsed.path,
                 parsed.query,
-                parsed.connection,
+                parsed.hop_names,
                 parsed.keep_alive,
                 parsed.can_chunk,
                 Derived(),

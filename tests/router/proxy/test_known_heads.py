@@ -24,7 +24,7 @@ class Parsed:
     def __init__(self, data: bytes) -> None:
         self.headers: list[tuple[bytes, bytes]] = []
         self.body, self.url, self.complete = b"", b"", 0
-        self.connection, self.can_chunk = b"", True
+        self.hop_names, self.can_chunk = frozenset[bytes](), True
         parser = httptools.HttpRequestParser(self)
         parser.feed_data(data)
         self.method = parser.get_method()
