@@ -3,8 +3,8 @@
 A write to a socket wakes the process at its other end, unless that runs already. Waking an idle core of a
 virtual machine costs the writer 5 to 18 us, more than all else in the system call. So the writes of a turn
 wait for its end, or until `WRITES_MAX` of them wait: the first one wakes the other processes, and the rest
-find them awake (``docs/performance.md``, Late writes). The bound keeps the first of many writes from waiting
-for the whole turn. A turn with one write costs nothing more than a callback.
+find them awake (decision 0089). The bound keeps the first of many writes from waiting for the whole turn. A
+turn with one write costs nothing more than a callback.
 """
 
 import asyncio
