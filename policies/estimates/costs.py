@@ -12,11 +12,11 @@ are learned from observed prefills (`ServiceFit`). kappa, the price of making ot
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from math import inf
 from types import MappingProxyType
 from typing import TypeVar
 
+import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
@@ -52,8 +52,7 @@ machine with 270 times the profile's fixed seconds was still priced at a fifth o
 prefills."""
 
 
-@dataclass(frozen=True, slots=True)
-class ServiceModel:
+class ServiceModel(msgspec.Struct, frozen=True, gc=False):
     """Prices of one worker class.
 
     Attributes:
@@ -231,14 +230,21 @@ class ServiceFit:
         x1 = base.a_s / expected_s
         x2 = base.b_s * uncached_tokens / expected_s
         x3 = x2 * (cached_tokens + uncached_tokens * 0.5) / base.c0_tokens
-        seen = (x1 * x1, x1 * x2, x1 * x3, x2 * x2, x2 * x3, x3 * x3)
-        self._products = tuple(
-            old + _FADE * (prior - old) + new
-            for old, prior, new in zip(self._products, _PRIOR, seen, strict=True)
+        # Written out, since a generator for each would take as long as all the rest.
+        p11, p12, p13, p22, p23, p33 = self._products
+        self._products = (
+            p11 + _FADE * (_ALONE - p11) + x1 * x1,
+            p12 + _FADE * (_TOGETHER - p12) + x1 * x2,
+            p13 + _FADE * (_TOGETHER - p13) + x1 * x3,
+            p22 + _FADE * (_ALONE - p22) + x2 * x2,
+            p23 + _FADE * (_TOGETHER - p23) + x2 * x3,
+            p33 + _FADE * (_ALONE - p33) + x3 * x3,
         )
-        self._moments = tuple(
-            old + _FADE * (PRIOR_SCALE - old) + x * y
-            for old, x in zip(self._moments, (x1, x2, x3), strict=True)
+        m1, m2, m3 = self._moments
+        self._moments = (
+            m1 + _FADE * (PRIOR_SCALE - m1) + x1 * y,
+            m2 + _FADE * (PRIOR_SCALE - m2) + x2 * y,
+            m3 + _FADE * (PRIOR_SCALE - m3) + x3 * y,
         )
         self._model = model = self._solve()
         self._since_base += 1
