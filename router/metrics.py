@@ -17,9 +17,9 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from enum import StrEnum
 from itertools import compress
-from operator import sub
+from operator import attrgetter, sub
 from pathlib import Path
-from typing import Generic, Protocol, TypeVar, get_args
+from typing import Any, Generic, Protocol, TypeVar, get_args
 
 from prometheus_client import (
     CONTENT_TYPE_LATEST,
@@ -91,6 +91,18 @@ class ShadowResult(Protocol):
         """Cached tokens."""
 
 
+class EndedTenant(Protocol):
+    """The tenant of a request (`router.tenant`)."""
+
+    @property
+    def name(self) -> str:
+        """Its name."""
+
+    @property
+    def configured(self) -> bool:
+        """True if the keys file names it: only then is its name a label."""
+
+
 class ReportedUsage(Protocol):
     """Usage that a worker reports with an answer."""
 
@@ -106,9 +118,31 @@ class ReportedUsage(Protocol):
     def completion_tokens(self) -> int | None:
         """Output length; None if not reported."""
 
+
+class EndedRequest(Protocol):
+    """A request that ended (`router.gateway.record`), with the attributes of `_FACTS` and `_TOKENS`, too."""
+
     @property
-    def possible(self) -> bool:
-        """True if the counts are possible."""
+    def outcome(self) -> str:
+        """`router.gateway.record.outcome_of`, ``client_left`` or the ``code`` of the error."""
+
+    @property
+    def tenant(self) -> EndedTenant:
+        """Its tenant."""
+
+    @property
+    def usage(self) -> ReportedUsage | None:
+        """The worker's report on a completed request; None without one."""
+
+
+_FACTS = attrgetter("endpoint", "outcome", "received_s", "ended_s", "request_bytes", "bytes_sent")
+_TOKENS = attrgetter(
+    "usage.prompt_tokens",
+    "usage.completion_tokens",
+    "usage.cached_tokens",
+    "usage.possible",
+    "attempt.chosen.safe_tokens",
+)
 
 
 Key = TypeVar("Key")
@@ -185,10 +219,10 @@ class Metrics:
         """Policy, reason and seconds of each decision since the last flush."""
         self.decided: Callable[[tuple[str, str, float]], None] = self._decided.append
         """A request was placed: by a policy, for a reason, after seconds of deciding."""
-        self._finished: list[tuple[str, str, float, int, int]] = []
-        """Endpoint, outcome, seconds, and body bytes in and out of each request since the last flush."""
-        self._used: list[tuple[int, int, int | None, int]] = []
-        """Prompt, output, cached and predicted cached tokens of each report since the last flush."""
+        self._ended: list[tuple[Any, ...]] = []
+        """`_FACTS` of each request since the last flush."""
+        self._reported: list[tuple[Any, ...]] = []
+        """`_TOKENS` of each report since the last flush."""
         self.set(families.BUILD_INFO, 1, version)
         for component in Component:
             self.degraded(component, on=False)
@@ -228,41 +262,22 @@ class Metrics:
         if tokens > 1:
             self.distributions[families.ITL_SECONDS].observe(decode_s / (tokens - 1))
 
-    def reported(self, usage: ReportedUsage, predicted_cached_tokens: int, tenant: str = "") -> None:
-        """Record a worker's report; ``tenant`` is empty if the keys file does not name it."""
-        prompt_tokens, cached_tokens = usage.prompt_tokens, usage.cached_tokens
-        output_tokens = usage.completion_tokens or 0
-        self._used.append((prompt_tokens, output_tokens, cached_tokens, predicted_cached_tokens))
-        if not usage.possible:
-            self.sums[families.IMPOSSIBLE_USAGE].add(1)
-        if tenant:
-            self._tenant_tokens.add((tenant, prompt_tokens, cached_tokens or 0, output_tokens))
-
-    def finished(
-        self,
-        endpoint: str | None,
-        outcome: str,
-        duration_s: float,
-        request_bytes: int = 0,
-        answer_bytes: int = 0,
-        tenant: str = "",
-    ) -> None:
-        """Record the end of a request.
-
-        Args:
-            endpoint: None if the request named none.
-            outcome: `router.gateway.record.outcome_of`, ``client_left`` or the ``code`` of the error.
-            duration_s: From the last byte of the request to the last byte of the answer.
-            request_bytes: Length of its body.
-            answer_bytes: Length of the body sent back.
-            tenant: Empty if the keys file does not name it.
-        """
-        rows = self._finished
-        rows.append((endpoint or "none", outcome, duration_s, request_bytes, answer_bytes))
-        if tenant:
-            self.counts[families.TENANT_REQUESTS].add((tenant, outcome))
+    def ended(self, request: EndedRequest) -> None:
+        """Count a request that ended, and the tokens that its worker reported."""
+        rows, usage = self._ended, request.usage
+        rows.append(_FACTS(request))
+        if usage is not None:
+            self._reported.append(_TOKENS(request))
+        if request.tenant.configured:
+            self._count_for_tenant(request.tenant.name, request.outcome, usage)
         if len(rows) >= GATHERED_MAX:
             self._add_up()
+
+    def _count_for_tenant(self, tenant: str, outcome: str, usage: ReportedUsage | None) -> None:
+        self.counts[families.TENANT_REQUESTS].add((tenant, outcome))
+        if usage is not None:
+            cached_tokens, output_tokens = usage.cached_tokens or 0, usage.completion_tokens or 0
+            self._tenant_tokens.add((tenant, usage.prompt_tokens, cached_tokens, output_tokens))
 
     def limit_rejected(self, tenant: str, limit: str) -> None:
         """A limit of a tenant rejected a request."""
@@ -369,41 +384,44 @@ class Metrics:
         self._add_up()
 
     def _add_up(self) -> None:
-        self._split_rows()
-        for tally in self._tallies:
-            tally.flush()
-
-    def _split_rows(self) -> None:
-        """Hand the columns of all rows to their tallies."""
-        sums, distributions = self.sums, self.distributions
         if self._decided:
             policies, reasons, seconds = zip(*self._decided, strict=True)
             self.counts[families.DECISIONS].add_all(zip(policies, reasons, strict=True))
-            distributions[families.DECISION_TIME].observe_all(seconds)
+            self.distributions[families.DECISION_TIME].observe_all(seconds)
             self._decided.clear()
-        if self._finished:
-            names, outcomes, seconds, received, sent = zip(*self._finished, strict=True)
-            self.counts[families.REQUESTS].add_all(zip(names, outcomes, strict=True))
-            sums[families.REQUEST_BYTES].add(sum(received))
-            sums[families.ANSWER_BYTES].add(sum(sent))
-            for name in set(names):
-                of_name = compress(seconds, map(name.__eq__, names))
-                distributions[families.REQUEST_SECONDS, name].observe_all(of_name)
-            self._finished.clear()
-        if self._used:
-            prompts, outputs, cached, predicted = zip(*self._used, strict=True)
-            sums[families.PROMPT_TOKENS].add(sum(prompts))
-            sums[families.OUTPUT_TOKENS].add(sum(outputs))
-            reported = self._used
-            if None in cached:
-                reported = [row for row in reported if row[2] is not None]
-            if reported:
-                prompts, _, cached, predicted = zip(*reported, strict=True)
-                sums[families.REPORTED_PROMPT_TOKENS].add(sum(prompts))
-                sums[families.REPORTED_CACHED_TOKENS].add(sum(cached))
-                sums[families.PREDICTED_CACHED_TOKENS].add(sum(predicted))
-                distributions[families.CACHED_ERROR].observe_all(map(sub, predicted, cached))
-            self._used.clear()
+        if self._ended:
+            self._count_requests()
+        if self._reported:
+            self._count_tokens()
+        for tally in self._tallies:
+            tally.flush()
+
+    def _count_requests(self) -> None:
+        endpoints, outcomes, received_s, ended_s, received, sent = zip(*self._ended, strict=True)
+        self._ended.clear()
+        names = [endpoint or "none" for endpoint in endpoints] if None in endpoints else endpoints
+        self.counts[families.REQUESTS].add_all(zip(names, outcomes, strict=True))
+        self.sums[families.REQUEST_BYTES].add(sum(received))
+        self.sums[families.ANSWER_BYTES].add(sum(sent))
+        seconds = tuple(map(sub, ended_s, received_s))
+        for name in set(names):
+            of_name = compress(seconds, map(name.__eq__, names))
+            self.distributions[families.REQUEST_SECONDS, name].observe_all(of_name)
+
+    def _count_tokens(self) -> None:
+        prompts, outputs, cached, possible, predicted = zip(*self._reported, strict=True)
+        self._reported.clear()
+        self.sums[families.IMPOSSIBLE_USAGE].add(possible.count(False))
+        self.sums[families.PROMPT_TOKENS].add(sum(prompts))
+        self.sums[families.OUTPUT_TOKENS].add(sum(filter(None, outputs)))
+        if None in cached:
+            told = [tokens is not None for tokens in cached]
+            columns = (prompts, cached, predicted)
+            prompts, cached, predicted = (tuple(compress(column, told)) for column in columns)
+        self.sums[families.REPORTED_PROMPT_TOKENS].add(sum(prompts))
+        self.sums[families.REPORTED_CACHED_TOKENS].add(sum(cached))
+        self.sums[families.PREDICTED_CACHED_TOKENS].add(sum(predicted))
+        self.distributions[families.CACHED_ERROR].observe_all(map(sub, predicted, cached))
 
     def totals(self) -> Totals:
         """Return the counts of this process since it started."""

@@ -26,7 +26,6 @@ import statistics
 import sys
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
 from types import FrameType
 from typing import Any, cast
 
@@ -37,7 +36,11 @@ from rich.table import Table
 from uvicorn.server import ServerState
 
 from loadtest.bench.costs import median_us
+from policies import Attempt, Chosen, Usage
 from router.app import GatewayProcess
+from router.gateway import Gateway
+from router.gateway.endpoints import Endpoint
+from router.gateway.record import RequestRecord
 from router.logs import Logs, configure_logs
 from router.metric_families import of_kind
 from router.metrics import Metrics
@@ -84,14 +87,6 @@ REQUEST_LINE: dict[str, object] = {
     "estimated_ttft_s": 0.123456,
     "ttft_s": 0.2,
 }
-
-
-@dataclass(frozen=True, slots=True)
-class _Usage:
-    prompt_tokens: int = 1000
-    cached_tokens: int | None = 900
-    completion_tokens: int | None = 100
-    possible: bool = True
 
 
 class _Transport:
@@ -306,13 +301,26 @@ def print_parts(repeats: int) -> None:
         logs = Logs("info", sink.fileno())
         price("request line", lambda: logs.request_log(REQUEST_LINE))
         logs.close()
-    metrics, usage = Metrics("bench", multiprocess_dir=os.environ.get("PROMETHEUS_MULTIPROC_DIR")), _Usage()
+    metrics = Metrics("bench", multiprocess_dir=os.environ.get("PROMETHEUS_MULTIPROC_DIR"))
+    chosen = Chosen(0, 896, 896, 104, 0.1, 0.2, "affinity")
+    ended = RequestRecord(
+        b"/v1/chat/completions",
+        "10.0.0.1",
+        0.0,
+        4096,
+        gateway=cast("Gateway", None),
+        bytes_sent=20480,
+        endpoint=Endpoint.CHAT,
+        attempt=Attempt("a", "10.0.0.1:8000", chosen, 0, 0, 256.0, 0.0),
+        ended_s=1.1,
+        outcome="completed",
+        usage=Usage(1000, 900, 100),
+    )
 
     def request() -> None:
         metrics.decided(("expected_cost", "affinity", 2e-5))
         metrics.streamed(0.1, 0.01, 1.0, 100)
-        metrics.reported(usage, 896)
-        metrics.finished("/v1/chat/completions", "completed", 1.1, 4096, 20480)
+        metrics.ended(ended)
 
     price("metrics of a request", request)
     price("flush", metrics.flush, 100)

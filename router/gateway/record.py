@@ -3,7 +3,7 @@
 The exchange (`router.gateway.exchange`) notes here what happens; nothing here decides anything. Reports go to
 
     the client     `lines`, with the head of its answer
-    metrics        `ended`, for all outcomes
+    metrics        `Metrics.ended`, for all outcomes, and the times of a stream
     its tenant     real use is settled with its limits (`router.tenants.Limiter`)
     the trace      a line for replay, if it had a prompt (`router.request_trace`)
     the log        one line
@@ -123,24 +123,17 @@ class RequestRecord(RecentDecision, eq=False, kw_only=True):
         ``outcome`` is that of `outcome_of`, ``client_left`` or the code of the error, ``status``
         the HTTP status that the client saw or would have seen.
         """
-        gateway, tenant = self.gateway, self.tenant
-        self.ended_s = ended_s = gateway.now_s()
-        duration_s = ended_s - self.received_s
-        name = tenant.name if tenant.configured else ""
-        gateway.metrics.finished(
-            self.endpoint, outcome, duration_s, self.request_bytes, self.bytes_sent, name
-        )
+        gateway = self.gateway
+        self.ended_s = gateway.now_s()
         reports = gateway.reports
         if reports.logs_all or reports.logs(outcome):
-            reports.request_log(self._log_fields(outcome, status, duration_s, error))
+            reports.request_log(self._log_fields(outcome, status, error))
         if outcome != "completed":  # otherwise once the engine's counts are known
             if error is not None:
                 self.detail = error.message[:TEXT_CHARS_MAX]
             self._close(outcome, status, gateway.log.now_us())
 
-    def _log_fields(
-        self, outcome: str, status: int, duration_s: float, error: RouterError | None
-    ) -> dict[str, object]:
+    def _log_fields(self, outcome: str, status: int, error: RouterError | None) -> dict[str, object]:
         parsed, attempt = self.parsed, self.attempt
         fields: dict[str, object] = {
             "event": "request.finished",
@@ -149,7 +142,7 @@ class RequestRecord(RecentDecision, eq=False, kw_only=True):
             "client": self.client,
             "status": status,
             "outcome": outcome,
-            "duration_s": int(duration_s * 1e6) / 1e6,  # a third of the cost of rounding
+            "duration_s": int((self.ended_s - self.received_s) * 1e6) / 1e6,  # a third of rounding's cost
             "request_bytes": self.request_bytes,
             "answer_bytes": self.bytes_sent,
             "attempts": self.attempts,
@@ -203,8 +196,6 @@ class RequestRecord(RecentDecision, eq=False, kw_only=True):
             prefill_s = self._note_times(attempt, decode_s, tokens)
         if usage is None:
             return
-        tenant = self.tenant
-        gateway.metrics.reported(usage, attempt.chosen.safe_tokens, tenant.name if tenant.configured else "")
         if gateway.tokenizing is not None and parsed.tokenized_bytes and len(parsed.paths) == 1:
             gateway.tokenizing.answered(parsed, usage.prompt_tokens)
         if pair is not None:
@@ -250,6 +241,7 @@ class RequestRecord(RecentDecision, eq=False, kw_only=True):
         if self.pair is not None:
             self.decode_worker, self.offload = self.pair.decode_attempt.worker_id, self.pair.offload
             self.pair = None
+        self.gateway.metrics.ended(self)
         reports.decisions.add(self)
 
     def _settle(self, bill: Bill, outcome: str, usage: Usage | None = None) -> None:

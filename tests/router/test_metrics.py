@@ -3,13 +3,16 @@
 import asyncio
 import subprocess
 import sys
-from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
 import router.metrics
+from policies import Attempt, Chosen, Usage
+from router.gateway.endpoints import Endpoint
+from router.gateway.record import RequestRecord
 from router.metric_families import (
     CLIENT_DISCONNECTS,
     FAMILIES,
@@ -24,6 +27,7 @@ from router.metric_families import (
     UPSTREAM_ERRORS,
 )
 from router.metrics import GATHERED_MAX, Component, Metrics, Sample
+from router.tenant import Tenant
 
 GATHERS = ("_values", "events", "_amounts")
 """Where tallies gather."""
@@ -31,12 +35,10 @@ GATHERS = ("_values", "events", "_amounts")
 Samples = dict[tuple[str, ...], float]
 
 
-@dataclass(frozen=True, slots=True)
-class Usage:
-    prompt_tokens: int = 1000
-    cached_tokens: int | None = None
-    completion_tokens: int | None = None
-    possible: bool = True
+def usage_of(
+    prompt_tokens: int = 1000, cached_tokens: int | None = None, completion_tokens: int | None = None
+) -> Usage:
+    return Usage(prompt_tokens, cached_tokens, completion_tokens)
 
 
 def parsed(body: bytes) -> Samples:
@@ -62,13 +64,16 @@ def metrics() -> Metrics:
     return Metrics("1.2.3")
 
 
-def answer(
-    metrics: Metrics, usage: Usage | None, *, streamed: bool = True, pieces: int = 1, tenant: str = ""
-) -> None:
+def ended(outcome: str = "completed", seconds: float = 0.3, **facts: Any) -> RequestRecord:
+    attempt = Attempt("a", "w", Chosen(0, 768, 768, 1, 0.1, 0.2, "affinity"), 0, 0, 1.0, 0.0)
+    known = {"gateway": None, "endpoint": Endpoint.GENERATE, "attempt": attempt, "bytes_sent": 20} | facts
+    return RequestRecord(b"", "", 0.0, 10, ended_s=seconds, outcome=outcome, **known)
+
+
+def answer(metrics: Metrics, usage: Usage | None, *, streamed: bool = True, pieces: int = 1) -> None:
     if streamed:
         metrics.streamed(0.2, -0.02, 1.0, (usage.completion_tokens if usage is not None else 0) or pieces)
-    if usage is not None:
-        metrics.reported(usage, 768, tenant)
+    metrics.ended(ended(usage=usage))
 
 
 def test_every_family_is_exposed(metrics: Metrics) -> None:
@@ -78,13 +83,13 @@ def test_every_family_is_exposed(metrics: Metrics) -> None:
 
 
 def test_a_finished_request_counts_by_endpoint_and_outcome(metrics: Metrics) -> None:
-    metrics.finished("/generate", "completed", 0.3, request_bytes=10, answer_bytes=20)
-    metrics.finished(None, "invalid_json", 0.001)
+    metrics.ended(ended())
+    metrics.ended(ended("invalid_json", 0.001, endpoint=None))
     found = scraped(metrics)
     assert found["requests_total", "/generate", "completed"] == 1
     assert found["requests_total", "none", "invalid_json"] == 1
     assert found["request_duration_seconds_sum", "/generate"] == 0.3
-    assert (found["request_body_bytes_total",], found["answer_body_bytes_total",]) == (10, 20)
+    assert (found["request_body_bytes_total",], found["answer_body_bytes_total",]) == (20, 40)
 
 
 def test_a_decision_counts_by_policy_and_reason(metrics: Metrics) -> None:
@@ -106,8 +111,8 @@ def test_the_event_loops_lag_is_a_distribution(metrics: Metrics) -> None:
 
 def test_predicted_and_reported_hits_are_counted_over_the_same_answers(metrics: Metrics) -> None:
     """An answer without a report must not look like a miss."""
-    answer(metrics, Usage(1000, cached_tokens=512))
-    answer(metrics, Usage(500, cached_tokens=None))
+    answer(metrics, usage_of(1000, cached_tokens=512))
+    answer(metrics, usage_of(500, cached_tokens=None))
     answer(metrics, None)
     found = scraped(metrics)
     assert found["prompt_tokens_total",] == 1500
@@ -128,8 +133,8 @@ def test_without_a_report_the_pieces_of_a_stream_stand_for_its_tokens(metrics: M
 
 def test_inter_token_latency_is_the_mean_gap(metrics: Metrics) -> None:
     """1 s of decode for 101 tokens is 100 gaps of 10 ms; one token has no gap."""
-    answer(metrics, Usage(1000, completion_tokens=101))
-    answer(metrics, Usage(1000, completion_tokens=1))
+    answer(metrics, usage_of(1000, completion_tokens=101))
+    answer(metrics, usage_of(1000, completion_tokens=1))
     found = scraped(metrics)
     assert found["inter_token_latency_seconds_sum",] == pytest.approx(0.01)
     assert found["inter_token_latency_seconds_count",] == 1
@@ -137,7 +142,7 @@ def test_inter_token_latency_is_the_mean_gap(metrics: Metrics) -> None:
 
 
 def test_only_a_stream_has_a_time_to_first_token(metrics: Metrics) -> None:
-    answer(metrics, Usage(1000, completion_tokens=101), streamed=False)
+    answer(metrics, usage_of(1000, completion_tokens=101), streamed=False)
     assert scraped(metrics)["ttft_seconds_count",] == 0
     answer(metrics, None)
     found = scraped(metrics)
@@ -146,11 +151,11 @@ def test_only_a_stream_has_a_time_to_first_token(metrics: Metrics) -> None:
 
 
 def test_tenants_are_counted_if_the_keys_file_names_them(metrics: Metrics) -> None:
-    for tenant, usage in (("acme", Usage(1000, 512, 7)), ("acme", Usage(500)), ("", Usage(3, 1, 1))):
-        answer(metrics, usage, tenant=tenant)
-        metrics.finished("/generate", "completed", 0.3, tenant=tenant)
-    answer(metrics, None, tenant="acme")
-    metrics.finished("/generate", "client_left", 0.3, tenant="acme")
+    acme = Tenant("acme", configured=True)
+    metrics.ended(ended(tenant=acme, usage=usage_of(1000, 512, 7)))
+    metrics.ended(ended(tenant=acme, usage=usage_of(500)))
+    metrics.ended(ended(tenant=Tenant("unknown"), usage=usage_of(3, 1, 1)))
+    metrics.ended(ended("client_left", tenant=acme))
     found = scraped(metrics)
     named = {key: value for key, value in found.items() if key[0].startswith("tenant_")}
     assert named == {
@@ -233,12 +238,11 @@ def test_failures_count_by_worker_and_kind(metrics: Metrics) -> None:
 def test_what_has_gathered_is_bounded_without_any_scrape(metrics: Metrics) -> None:
     for _ in range(10 * GATHERED_MAX + 1):
         metrics.decided(("expected_cost", "cold", 2e-5))
-        answer(metrics, Usage(cached_tokens=768, completion_tokens=9))
-        metrics.finished("/generate", "completed", 0.3, 10, 20)
+        metrics.ended(ended(usage=usage_of(cached_tokens=768, completion_tokens=9)))
     held = [
         len(getattr(tally, name)) for tally in metrics._tallies for name in GATHERS if hasattr(tally, name)
     ]
-    rows = (metrics._decided, metrics._finished, metrics._used)
+    rows = (metrics._decided, metrics._ended, metrics._reported)
     assert max(*held, *map(len, rows)) == 1
     found = scraped(metrics)
     assert found["requests_total", "/generate", "completed"] == 10 * GATHERED_MAX + 1
@@ -310,10 +314,12 @@ async def test_the_loop_hands_over_without_a_scrape(
 
 PROCESS = """
 import os, sys
+from router.gateway.record import RequestRecord
 from router.metric_families import *
 from router.metrics import Metrics
 metrics = Metrics("1", multiprocess_dir=os.environ["PROMETHEUS_MULTIPROC_DIR"])
-metrics.finished("/generate", "completed", 0.3)
+facts = {"gateway": None, "endpoint": "/generate", "ended_s": 0.3, "outcome": "completed"}
+metrics.ended(RequestRecord(b"", "", 0.0, 0, **facts))
 metrics.decided(("random", "cold", 0.1))
 metrics.set(INFLIGHT_REQUESTS, 2)
 metrics.set(TREE_BLOCKS, int(sys.argv[1]))

@@ -1,17 +1,20 @@
 """Vitals of the parts of a process, collected no oftener than they are read."""
 
 from dataclasses import replace
+from typing import Any, cast
 
 import pytest
 from fakes.admin import WELL
 from fakes.gateway import Bench, chat
 
+from policies import Attempt, Chosen, Usage
+from router.gateway.record import RequestRecord
 from router.loop_lag import LoopLag
 from router.vital_signs import TAKEN_EVERY_S, VitalSigns
 
 
-class Usage:
-    prompt_tokens, cached_tokens, completion_tokens, possible = 1000, 600, 20, True
+def ended_request(**facts: Any) -> RequestRecord:
+    return RequestRecord(b"", "", 0.0, 0, gateway=cast(Any, None), **facts)
 
 
 class Patient:
@@ -39,7 +42,7 @@ class Patient:
         )
 
     def ended(self, outcome: str) -> None:
-        self.metrics.finished("chat", outcome, 1.0)
+        self.metrics.ended(ended_request(ended_s=1.0, outcome=outcome))
 
 
 @pytest.fixture
@@ -62,10 +65,14 @@ def test_what_the_parts_know_is_told(patient: Patient) -> None:
 
 
 def test_what_requests_did_is_counted_since_the_start(patient: Patient) -> None:
-    for outcome in ("completed", "completed", "queue_full", "client_left"):
+    for outcome in ("completed", "queue_full", "client_left"):
         patient.ended(outcome)
-    patient.metrics.streamed(0.3, 0.0, 1.0, Usage().completion_tokens or 20)
-    patient.metrics.reported(Usage(), 500)
+    patient.metrics.streamed(0.3, 0.0, 1.0, 20)
+    chosen = Chosen(0, 500, 500, 500, 0.1, 0.2, "affinity")
+    attempt = Attempt("a", "w", chosen, 0, 0, 1.0, 0.0)
+    usage = Usage(1000, 600, 20)
+    ended = ended_request(attempt=attempt, outcome="completed", usage=usage)
+    patient.metrics.ended(ended)
     vitals = patient.signs.read()
     assert vitals.requests == {"completed": 2, "queue_full": 1, "client_left": 1}
     assert (vitals.rejected, vitals.prompt_tokens, vitals.output_tokens) == (1, 1000, 20)
