@@ -194,16 +194,15 @@ class Loads:
     Attributes:
         changed: Slots at which own requests changed since it was last emptied (`own_vector`), other than by
             placements that are told themselves.
-        placed_any: True if there were such placements since then.
     """
 
     def __init__(self, *, memory_us: int = 30_000_000, own: str = "") -> None:
         self._memory_us = memory_us
         self.own = own
         self.changed: set[int] = set()
-        self.placed_any = False
-        self._own_us = 0
-        """Log time of the newest operation on an own request, and above that of giving up this replica."""
+        self._own_us = self._told_us = 0
+        """Log time of the newest operation on an own request, and above that of giving up this replica.
+        And the same as of the newest vector."""
         self._rows = LoadRows()
         self._generation = 0
         self._traces: dict[str, Trace] = {}
@@ -287,18 +286,19 @@ class Loads:
             and request_id not in self._old_traces
         ):
             # A new one of this replica, placed after the replica was given up, if it was.
-            self._own_us, self.placed_any = at_us, True
+            self._own_us = at_us
             service_us, uncached_tokens, safe_blocks = op.service_us, op.uncached_tokens, op.safe_blocks
             # One that a decode worker is handed has no prompt, or neither work nor a match.
-            arrives = (service_us > 0 or uncached_tokens > 0 or safe_blocks > 0) and len(paths) > 0
-            path = paths[0] if len(paths) == 1 else b""
+            prompts = len(paths)
+            arrives = (service_us > 0 or uncached_tokens > 0 or safe_blocks > 0) and prompts > 0
+            path = paths[0] if prompts == 1 else b""
             context_tokens = op.context_tokens
             request = Reservation(
                 self.own, slot, at_us, service_us, uncached_tokens, context_tokens, arrives, path, safe_blocks
             )
             if arrives:
                 self._count_arrival(op, slot)
-            elif not paths:
+            elif not prompts:
                 self.changed.add(slot)
         else:
             known, arrives = self._placed_otherwise(op, slot)
@@ -339,7 +339,7 @@ class Loads:
             gone = request.finished or at_us <= max(request.at_us, self._left_us.get(replica, -1))
             self._place_again(request, op, slot)
             if request.prefilled_us:
-                self._prefill_done(slot, request.prefilled_us)
+                self._find_head(slot, request.prefilled_us)
         has_work = bool(op.paths) and (op.service_us > 0 or op.uncached_tokens > 0 or op.safe_blocks > 0)
         arrives = has_work and not request.arrived
         if arrives:
@@ -359,7 +359,7 @@ class Loads:
         elif request.replica != self.own:
             self._of_replica[request.replica][request_id] = request
         elif renewed or not known:
-            self._own_us, self.placed_any = max(self._own_us, at_us), self.placed_any or not known
+            self._own_us = max(self._own_us, at_us)
             if renewed or not op.paths:
                 self.changed.add(request.slot)  # it is in flight again
         return None if known or gone else request, arrives
@@ -402,9 +402,7 @@ class Loads:
             self._count_there(request_id, request)
         if len(op.paths) == 1:
             self._leads(op, request.slot)
-        if request.prefilled_us:
-            self._prefill_done(request.slot, request.prefilled_us)
-        self._find_head(request.slot)
+        self._find_head(request.slot, request.prefilled_us)
         return arrives
 
     def _place_again(self, request: Reservation, op: Placed, slot: int) -> None:
@@ -440,7 +438,7 @@ class Loads:
             self.changed.add(slot)
             if at_us > self._own_us:
                 self._own_us = at_us
-        self._prefill_done(slot, at_us)
+        self._find_head(slot, at_us)
 
     def finished(self, op: Finished) -> None:
         """Release all of a reservation."""
@@ -460,10 +458,8 @@ class Loads:
         else:
             request.finished, request.prefilled_us = True, max(request.prefilled_us, prefilled_us)
             self._remember(request_id, request)
-        if prefilled_us > self._done_us_at[slot]:
-            self._done_us_at[slot] = prefilled_us
         if prefilled_us or prefills:
-            self._find_head(slot)
+            self._find_head(slot, prefilled_us)
 
     def left(self, op: Left) -> list[int]:
         """Release a replica's requests placed at or before ``op.at_us``, and return their slots.
@@ -500,7 +496,7 @@ class Loads:
         if op.at_us <= left_us:
             for slot, row in zip(slots, rows, strict=True):
                 if row[DONE_US] < NONE:
-                    self._prefill_done(slot, op.at_us - row[DONE_US])
+                    self._find_head(slot, op.at_us - row[DONE_US])
             return []
         book = self._rows.book(op.replica, left_us)
         if op.replica in self._of_replica:
@@ -513,6 +509,11 @@ class Loads:
                 self._find_head(slot)
         return list(fell)
 
+    @property
+    def placed_any(self) -> bool:
+        """True if this replica placed requests since `changed` was last emptied."""
+        return self._own_us > self._told_us
+
     def own_vector(self, now_us: int, name_at: Callable[[int], str] = str, *, full: bool) -> LoadVector:
         """Return the load that this replica has in flight, and empty `changed`.
 
@@ -524,7 +525,7 @@ class Loads:
         told, self.changed = self.changed, set()
         if full:
             told.update(self._own_inflight())
-        self.placed_any = False
+        self._told_us = self._own_us
         return self._own_rows(sorted(told), now_us, name_at, full=full)
 
     def _own_inflight(self) -> list[int]:
@@ -855,7 +856,7 @@ class Loads:
         columns = (second - np.arange(kept)) % RATE_WINDOW_S
         dumped = np.array((arrivals, service_us, returns), dtype=float).T[columns]
         self._windows[columns, :, slot] = np.maximum(self._windows[columns, :, slot], dumped)
-        self._prefill_done(slot, done_us)
+        self._find_head(slot, done_us)
 
     # Inside.
 
@@ -869,7 +870,7 @@ class Loads:
         if counted is not None:
             self._count_there(request_id, request)
         if request.slot >= 0:
-            self._prefill_done(request.slot, at_us)
+            self._find_head(request.slot, at_us)
 
     def _trace(self, request_id: str) -> Trace | None:
         return self._traces.get(request_id) or self._old_traces.get(request_id)
@@ -1004,12 +1005,6 @@ class Loads:
             if not self._goes_on(op, slot):
                 del leaders[request_id]
 
-    def _prefill_done(self, slot: int, at_us: int) -> None:
-        """Note the end of a prefill: the next one began then, at the earliest."""
-        if at_us > self._done_us_at[slot]:
-            self._done_us_at[slot] = at_us
-        self._find_head(slot)
-
     def _queue(self, request_id: str, request: Reservation) -> None:
         """Put a prefill that is not the newest, or no longer, into its place in its worker's queue."""
         queue = self._prefilling[request.slot]
@@ -1021,8 +1016,14 @@ class Loads:
         self._queued_us = max(self._queued_us, request.at_us)
         self._find_head(request.slot)
 
-    def _find_head(self, slot: int) -> None:
-        """Find the oldest unfinished prefill; it began when it was placed or its predecessor was done."""
+    def _find_head(self, slot: int, ended_us: int = 0) -> None:
+        """Find the oldest unfinished prefill; it began when it was placed or its predecessor was done.
+
+        ``ended_us``: log time at which a prefill was done, if one was.
+        """
+        done_us = self._done_us_at[slot]
+        if ended_us > done_us:
+            self._done_us_at[slot] = done_us = ended_us
         queue, row_us = self._prefilling[slot], self._rows.head_us_at[slot]
         if queue:
             first = next(iter(queue.values()))
@@ -1035,7 +1036,6 @@ class Loads:
         else:
             self._head_us_at[slot] = self._head_service_us_at[slot] = 0
             return
-        done_us = self._done_us_at[slot]
         self._head_us_at[slot] = placed_us if placed_us > done_us else done_us
         self._head_service_us_at[slot] = service_us
 
