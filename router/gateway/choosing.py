@@ -84,7 +84,7 @@ def choose(
         lane, narrowed, again = lane_of(model, length), slots is not every, record.attempts > 0
         entry = QueueEntry(arrived_us, lane, record.flow, ticket_id, turn, narrowed, again)
     home = gateway.sessions.home_of(parsed) if parsed.session and gateway.sessions is not None else -1
-    profile = placing.profile_of(model)
+    profile = placing.profiles.get(model or "", placing.default_profile)
     return decider.decide(
         DecisionInput(parsed, profile, slots, now_us, now_s, entry, length.bucket, pairing, home)
     )

@@ -78,7 +78,7 @@ class Placing:
     """Decides where the requests of one replica go.
 
     ``retry_after_s`` is told to a client that no worker can serve; ``make_policy`` makes a policy that may
-    decide here.
+    decide here; ``profiles`` are attention profiles by model, all other models have the ``default_profile``.
     """
 
     def __init__(
@@ -119,8 +119,8 @@ class Placing:
         make_decider = Decider if pairs is None else pairs.decider
         self.decider: Decider = make_decider(parts, self._rules(settings))
         self._shadowed: tuple[str, dict[str, float], float] = ("", {}, 0.0)
-        self._profiles = {name: model.profile for name, model in settings.placement.models.items()}
-        self._default_profile = self._profiles.get("*", FULL_ATTENTION)
+        self.profiles = {name: model.profile for name, model in settings.placement.models.items()}
+        self.default_profile = self.profiles.get("*", FULL_ATTENTION)
         self.use(settings)
 
     def use(self, settings: Settings) -> None:
@@ -164,7 +164,7 @@ class Placing:
 
     def profile_of(self, model: str | None) -> AttentionProfile:
         """Return the attention profile of a model, by which prefix matches are reused."""
-        return self._profiles.get(model or "", self._default_profile)
+        return self.profiles.get(model or "", self.default_profile)
 
     def expected_tokens(self, parsed: ParsedRequest) -> int:
         """Return the expected tokens of a request, of prompts and answers; 0 without a prompt."""
