@@ -242,18 +242,18 @@ SCOPE = {kind: _reader(kind, *names, "cache_salt") for kind, names in SCOPE_FIEL
 """Readers of the fields that separate identities; most bodies have none, which is cheap to find out."""
 
 
-def _rare(kind: type[Scalars]) -> tuple[Callable[[Scalars], Any] | None, Any]:
+def _rare(kind: type[Scalars]) -> tuple[Callable[[Scalars], Any], Any]:
     if kind not in (ChatBody, ResponsesBody):
-        return None, None
+        return attrgetter("model"), None
     names = (*SCOPE_FIELDS[kind], *SessionFields.__struct_fields__, "cache_salt", "rid", "request_id")
     return _reader(kind, *names, "echo", "prompt_logprobs", "logprob_start_len")
 
 
-READERS: dict[Endpoint, tuple[Callable[[bytes], Any], Callable[[Scalars], Any] | None, Any]] = {
+READERS: dict[Endpoint, tuple[Callable[[bytes], Any], Callable[[Scalars], Any], Any]] = {
     endpoint: (_DECODERS[kind], *_rare(kind)) for endpoint, kind in _TYPES.items()
 }
-"""Decoders of bodies that fit, which raise `UNFIT` for others; for conversations also readers of the fields
-that few have, and what they read without them."""
+"""Decoders of bodies that fit, which raise `UNFIT` for others; readers of the fields that few conversations
+have, and what they read from one without them (None for other bodies)."""
 
 
 class Misfit(Exception):

@@ -176,7 +176,9 @@ class Identifier:
         try:
             decode, read_rare, without_rare = READERS[endpoint]
             skeleton, text = body, b""
-            if len(body) > LONG_BYTES_MIN and not whole and read_rare is not None:
+            if len(body) > LONG_BYTES_MIN and not (
+                whole or rename or tenant.salt or self.finds_roots or without_rare is None
+            ):
                 skeleton, text = cut(body)
             try:
                 fields = decode(skeleton)
@@ -186,11 +188,10 @@ class Identifier:
                 fields = decode_leniently(endpoint, body, unfit, handover_allowed=self.handover_allowed)
             name = fields.model
             if (
-                read_rare is not None
+                name
                 and read_rare(fields) == without_rare
                 and rename is None
                 and not (tenant.salt or self.finds_roots)
-                and name
                 and self.listed_as(name) == name
                 and (stream := self.conversation(fields))
                 and (not text or put_back(stream, text))
