@@ -1,16 +1,17 @@
 """Predicted ends of prefills that nothing else reports.
 
 The first byte of an answer that is not streamed comes after the decode, so its prefill counts as done at its
-predicted end. Most short answers are complete before. So a reservation gets a place in a heap instead of a
-timer, and one timer runs for the first due moment. A reservation that is over keeps its place until then.
+predicted end. Most short answers are complete before. So an attempt gets a place in a heap instead of a
+timer, and one timer runs for the first due moment. The heap holds ids only: a reservation that is over must
+not stay in memory until it would have been due.
 
-    expect ──> heap ──due──> `prefill_ended`, or skipped if it is over
+    expect ──> waiting ──due──> `prefill_ended`
+                  └──pop─────> (skipped when due)
 """
 
 import asyncio
 from collections.abc import Callable
 from heapq import heapify, heappop, heappush
-from itertools import count
 from math import inf
 from typing import Protocol
 
@@ -18,7 +19,7 @@ ENDED_AT_ONCE = 200
 """Prefills ended in one turn of the loop, some milliseconds of work."""
 
 SKIPPED_MAX = 1000
-"""The heap is cleared of reservations that are over beyond this, and beyond twice what was left last time."""
+"""The heap is cleared of attempts that are over beyond this, and beyond twice what was left last time."""
 
 EARLY_S = 0.002
 """Prefills due within this time end now: the loop's timers know whole milliseconds."""
@@ -26,14 +27,6 @@ EARLY_S = 0.002
 
 class Prefilling(Protocol):
     """A reservation (`router.gateway.reservation`)."""
-
-    @property
-    def prefilled(self) -> bool:
-        """True once the prefill is over."""
-
-    @property
-    def released(self) -> bool:
-        """True once the reservation is over."""
 
     def prefill_ended(self) -> None:
         """End the prefill."""
@@ -45,20 +38,22 @@ class PrefillEnds:
     def __init__(self, loop: asyncio.AbstractEventLoop, now_s: Callable[[], float]) -> None:
         self._loop = loop
         self._now_s = now_s
-        self._next = count().__next__
-        self._heap: list[tuple[float, int, Prefilling]] = []
+        self.waiting: dict[str, Prefilling] = {}
+        """By attempt; pop one that is over."""
+        self._heap: list[tuple[float, str]] = []
         self._heap_max = SKIPPED_MAX
         self._timer: asyncio.TimerHandle | None = None
         self._timer_s = inf
 
-    def expect(self, reservation: Prefilling, due_s: float) -> None:
-        """End its prefill at ``due_s``, monotonic seconds."""
+    def expect(self, attempt_id: str, reservation: Prefilling, due_s: float) -> None:
+        """End the prefill of an attempt at ``due_s``, monotonic seconds."""
         heap = self._heap
-        heappush(heap, (due_s, self._next(), reservation))
+        self.waiting[attempt_id] = reservation
+        heappush(heap, (due_s, attempt_id))
         if due_s < self._timer_s:
             self._wait(due_s)
         elif len(heap) > self._heap_max:
-            heap[:] = [entry for entry in heap if not (entry[2].released or entry[2].prefilled)]
+            heap[:] = [entry for entry in heap if entry[1] in self.waiting]
             heapify(heap)
             self._heap_max = max(2 * len(heap), SKIPPED_MAX)
 
@@ -72,8 +67,8 @@ class PrefillEnds:
         self._timer, self._timer_s = None, inf
         heap, now_s, due = self._heap, self._now_s() + EARLY_S, list[Prefilling]()
         while heap and heap[0][0] <= now_s and len(due) < ENDED_AT_ONCE:
-            reservation = heappop(heap)[2]
-            if not (reservation.released or reservation.prefilled):
+            reservation = self.waiting.pop(heappop(heap)[1], None)
+            if reservation is not None:
                 due.append(reservation)
         if heap:
             self._wait(heap[0][0])

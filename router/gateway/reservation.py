@@ -41,10 +41,6 @@ class Reserved(Protocol):
     def prefilled(self) -> bool:
         """True once the prefill is over."""
 
-    @property
-    def released(self) -> bool:
-        """True after `release`."""
-
     def prefill_ended(self) -> None:
         """End the prefill: the answer began."""
 
@@ -124,7 +120,8 @@ class Reservation(msgspec.Struct, eq=False):
         gateway.metrics.decided((policy, chosen.reason, gateway.now_s() - started_s))
         if not self.parsed.stream:
             # The first byte of such an answer comes after the decode: the prefill is over when predicted.
-            sending.prefill_ends.expect(self, started_s + chosen.estimated_ttft_s)
+            due_s = started_s + chosen.estimated_ttft_s
+            sending.prefill_ends.expect(attempt.request_id, self, due_s)
 
     def prefill_ended(self) -> None:
         """Publish the end of the prefill: the answer began, or was predicted to."""
@@ -165,6 +162,8 @@ class Reservation(msgspec.Struct, eq=False):
         sending.at_workers -= 1
         if sending.full:
             sending.limit()
+        if not self.parsed.stream:
+            sending.prefill_ends.waiting.pop(attempt.request_id, None)
         now_us = prefilled_us or gateway.log.now_us()
         gateway.log.publish(Finished(attempt.request_id, now_us, 0 if self.prefilled else prefilled_us))
         if gateway.fleet.relieved:

@@ -148,6 +148,7 @@ class PickedExchange(RequestExchange):
         """Count the request out; of two workers, the answer's counts are the prefill worker's, too."""
         pair, tail = self._record.pair, self._record.tail
         if pair is not None:
+            self._gateway.sending.prefill_ends.waiting.pop(pair.attempt.request_id, None)
             attempt = self._attempt
             if attempt is not None and isinstance(attempt.upstream, SidecarRequest) and tail:
                 attempt.upstream.usage = tail.bytes() if isinstance(tail, TailBuffer) else tail
@@ -184,7 +185,7 @@ class PickedExchange(RequestExchange):
         if not parsed.stream:
             chosen = decision.attempt.chosen
             due_s = decision.attempt.started_s + chosen.estimated_ttft_s
-            gateway.sending.prefill_ends.expect(attempt.reservation, due_s)
+            gateway.sending.prefill_ends.expect(decision.attempt.request_id, attempt.reservation, due_s)
         return attempt
 
     def said_all(self) -> bool:

@@ -7,32 +7,23 @@ from fakes.gateway import VirtualTime
 from router.gateway.prefill_ends import EARLY_S, ENDED_AT_ONCE, SKIPPED_MAX, PrefillEnds
 
 
-class Reservation:
-    """A reservation that notes when its prefill ended."""
-
-    def __init__(self, stage: "Stage", attempt_id: str) -> None:
-        self.stage, self.attempt_id = stage, attempt_id
-        self.prefilled = self.released = False
-
-    def prefill_ended(self) -> None:
-        assert not self.prefilled
-        assert not self.released
-        self.prefilled = True
-        self.stage.ended[self.attempt_id] = self.stage.time.time()
-
-
 class Stage:
-    """The reservations of a clock."""
+    """Reservations that note when their prefill ended."""
 
     def __init__(self) -> None:
-        self.reservations: dict[str, Reservation] = {}
         self.time = VirtualTime()
         self.ends = PrefillEnds(cast(Any, self.time), self.time.time)
         self.ended: dict[str, float] = {}
 
     def expect(self, attempt_id: str, within_s: float) -> None:
-        reservation = self.reservations[attempt_id] = Reservation(self, attempt_id)
-        self.ends.expect(reservation, self.time.time() + within_s)
+        stage = self
+
+        class Reservation:
+            def prefill_ended(self) -> None:
+                assert attempt_id not in stage.ended
+                stage.ended[attempt_id] = stage.time.time()
+
+        self.ends.expect(attempt_id, cast(Any, Reservation()), self.time.time() + within_s)
 
 
 def test_each_ends_when_it_is_due_whatever_the_order() -> None:
@@ -52,8 +43,8 @@ def test_a_reservation_that_is_over_never_ends_again() -> None:
     stage = Stage()
     for attempt_id, within_s in (("a", 0.1), ("b", 0.2), ("c", 1000.0)):
         stage.expect(attempt_id, within_s)
-    stage.reservations["a"].released = True
-    stage.reservations["c"].prefilled = True
+    for attempt_id in ("a", "c", "c"):
+        stage.ends.waiting.pop(attempt_id, None)
     stage.time.advance(1)
     assert stage.ended.keys() == {"b"}
     stage.time.advance(1000)
@@ -88,7 +79,7 @@ def test_of_reservations_that_are_over_only_some_are_kept_until_they_would_have_
     stage.expect("patient", 100.0)
     for number in range(10 * SKIPPED_MAX):
         stage.expect(str(number), 600.0)
-        stage.reservations[str(number)].released = True
+        stage.ends.waiting.pop(str(number))
         assert len(stage.ends._heap) <= SKIPPED_MAX + 1
     stage.time.advance(200)
     assert stage.ended.keys() == {"patient"}
