@@ -125,8 +125,8 @@ class WorkerAttempt(msgspec.Struct, eq=False):
 
         A few streams begin before their first token (`router.gateway.stream_events`).
         """
-        record = self.record
-        record.bytes_sent += len(data)
+        record, size = self.record, len(data)
+        record.bytes_sent += size
         record.pieces += 1
         tail = record.tail
         if tail is None:
@@ -156,7 +156,7 @@ class WorkerAttempt(msgspec.Struct, eq=False):
             self.client.send_body(data)
         else:
             self._send_head(data)
-        if len(data) != self.head.length and record.first_byte_s:
+        if size != self.head.length and record.first_byte_s:
             # No other worker will get it, and a long answer must not keep a long prompt.
             self.owner.prompt_is_sent()
             self.reservation.prefill_ended()

@@ -11,7 +11,6 @@ exactly one answer. A request is counted out before its answer ends, since a pip
 begins then. A request that a prefill and a decode worker share is one attempt, too (`router.pairs`).
 """
 
-import asyncio
 from collections.abc import Callable, Sequence
 from typing import Protocol
 
@@ -81,14 +80,12 @@ class RequestExchange:
     __slots__ = (
         "_attempt",
         "_client",
-        "_deadline_timer",
         "_dispatcher",
         "_gateway",
         "_parsing",
         "_record",
         "_request",
         "_share",
-        "_timeout_s",
     )
 
     dispatcher_type: Callable[..., Dispatcher] = Dispatcher
@@ -112,8 +109,6 @@ class RequestExchange:
         self._parsing: Steps | None = None
         self._dispatcher: Dispatcher | None = None
         self._attempt: WorkerAttempt | None = None
-        self._deadline_timer: asyncio.TimerHandle | None = None
-        self._timeout_s = 0.0
 
     @property
     def received_s(self) -> float:
@@ -236,11 +231,11 @@ class RequestExchange:
         record.tenant = reader.door.tenant_of(headers)
 
     def _set_deadline(self, headers: Sequence[Header]) -> None:
-        gateway = self._gateway
-        self._timeout_s = timeout_s = gateway.reader.timeout_s_of(headers)
+        gateway, record = self._gateway, self._record
+        record.timeout_s = timeout_s = gateway.reader.timeout_s_of(headers)
         if timeout_s:
-            left_s = timeout_s - (gateway.now_s() - self._record.received_s)
-            self._deadline_timer = gateway.loop.call_later(left_s, self._deadline_passed)
+            left_s = timeout_s - (gateway.now_s() - record.received_s)
+            record.deadline_timer = gateway.loop.call_later(left_s, self._deadline_passed)
 
     def _begin_tokenizing(
         self, tokenizing: TokenizingPort, parsed: ParsedRequest, headers: Sequence[Header]
@@ -267,15 +262,15 @@ class RequestExchange:
     def _begin_dispatch(self, parsed: ParsedRequest, headers: Sequence[Header]) -> None:
         """Dispatch the parsed request for the first time, within its tenant's limits."""
         gateway, record, tenant = self._gateway, self._record, self._record.tenant
-        if gateway.sessions is not None and (headers or parsed.session or parsed.session_hints):
+        if (headers or parsed.session or parsed.session_hints) and gateway.sessions is not None:
             parsed = gateway.sessions.named(parsed, headers)
         record.parsed = parsed
         record.flow = gateway.reader.flow_of(parsed, tenant, headers)
-        self._dispatcher = self.dispatcher_type(gateway, record, parsed, self, self._timeout_s)
+        self._dispatcher = dispatcher = self.dispatcher_type(gateway, record, parsed, self, record.timeout_s)
         if gateway.limiter is None or tenant.limits.unlimited:
-            self._dispatcher.dispatch()
+            dispatcher.dispatch()
         else:
-            self._charge(gateway.limiter, parsed, self._dispatcher)
+            self._charge(gateway.limiter, parsed, dispatcher)
 
     def _charge(self, limiter: LimiterPort, parsed: ParsedRequest, dispatcher: Dispatcher) -> None:
         """Dispatch as soon as the limits of the tenant allow it."""
@@ -421,9 +416,10 @@ class RequestExchange:
             self._client.abort()
 
     def _deadline_passed(self) -> None:
-        message = f"The answer did not end within the {self._timeout_s:g} s that its request allowed."
+        timeout_s = self._record.timeout_s
+        message = f"The answer did not end within the {timeout_s:g} s that its request allowed."
         self._end_early(
-            broken=StreamBroken(message, code="request_timeout"), unanswered=RequestExpired(self._timeout_s)
+            broken=StreamBroken(message, code="request_timeout"), unanswered=RequestExpired(timeout_s)
         )
 
     def _end_early(self, *, broken: RouterError, unanswered: RouterError) -> None:
@@ -446,16 +442,16 @@ class RequestExchange:
         record = self._record
         before = record.phase
         record.phase = TO_DONE[before]
-        if self._deadline_timer is not None:
-            self._deadline_timer.cancel()
+        if record.deadline_timer is not None:
+            record.deadline_timer.cancel()
+            record.deadline_timer = None  # which refers to this
         if self._parsing is not None:
             self._parsing.close()
             self._parsing = None
         del self._gateway.sending.exchanges[self]
-        dispatcher = self._dispatcher
+        if before is not ANSWERING and self._dispatcher is not None:
+            self._dispatcher.end()
         self._dispatcher = self._attempt = None  # which refer to this
-        if before is not ANSWERING and dispatcher is not None and before in (Phase.QUEUED, Phase.BETWEEN):
-            dispatcher.end()
         record.ended(outcome, status, error)
 
 

@@ -14,6 +14,7 @@ A completed request is settled and traced in `answered`, with the engine's own c
 left.
 """
 
+import asyncio
 import logging
 from collections.abc import Callable
 from typing import TYPE_CHECKING, NamedTuple
@@ -71,6 +72,7 @@ class RequestRecord(RecentDecision, eq=False, kw_only=True):
         pieces: Pieces of the answer's body.
         tail: End of the answer, with the engine's counts.
         only: Slots of the workers that may serve it; None for any.
+        timeout_s: The client's own timeout; 0 without one.
     """
 
     gateway: Gateway
@@ -88,6 +90,8 @@ class RequestRecord(RecentDecision, eq=False, kw_only=True):
     tail: TailBuffer | bytes | None = None
     spans: "RequestSpans | None" = None
     only: Slots | None = None
+    timeout_s: float = 0.0
+    deadline_timer: asyncio.TimerHandle | None = None
 
     def waited(self) -> None:
         """Add a wait that ended."""
