@@ -8,6 +8,8 @@ first line is one of `SIZES` (no extension, one reading), the read has that size
 All else goes through the parser, which then says again where chunks begin.
 """
 
+from collections.abc import Callable
+
 CHUNK_BYTES_MAX = 4096
 """Longest payload in bytes that passes without the parser."""
 
@@ -21,3 +23,33 @@ SIZES = {
 }
 """Payload bytes by the first line of a chunk. In a shorter one the end of that line would look like a part of
 `CHUNK_END`."""
+
+WAITING_MAX = 32
+"""Passed chunks that wait to be counted: 8 KB of tokens, 128 KB at most."""
+
+
+class PassedChunks:
+    """The chunks of one stream that passed as they came.
+
+    Of a chunk that passes, the gateway only looks at its frame, writes it, and keeps it: the objects of its
+    request would have to be fetched into caches for each token of each stream. They are told later.
+
+    Attributes:
+        waiting: Chunks that passed and are not counted; the connection settles after `WAITING_MAX`.
+        write: Passes a chunk on to the client.
+    """
+
+    __slots__ = ("_count", "waiting", "write")
+
+    def __init__(self, write: Callable[[bytes], None], count: Callable[[list[bytes]], None]) -> None:
+        """Begin; ``count`` takes the payloads of chunks in their order."""
+        self.waiting: list[bytes] = []
+        self.write = write
+        self._count = count
+
+    def settle(self) -> None:
+        """Have all counted that passed. To be called before anything else of the answer is looked at."""
+        if self.waiting:
+            payloads = [chunk[chunk.find(b"\n") + 1 : -2] for chunk in self.waiting]
+            self.waiting.clear()
+            self._count(payloads)

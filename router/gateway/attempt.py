@@ -13,6 +13,7 @@ from typing import Protocol
 
 import msgspec
 
+from router.chunks import PassedChunks
 from router.errors import RouterError, UpstreamError
 from router.fleet import LocalWorker
 from router.gateway.answer import answered_error
@@ -25,7 +26,7 @@ from router.gateway.reservation import Reserved
 from router.gateway.stream_events import SPEAKS_EARLY, has_token, is_over
 from router.gateway.whole_events import BLANK, WholeEvents
 from router.proxy import Answer, ClientConnection, PooledRequest, UpstreamRequest
-from router.tail_buffer import LOOKED_EVERY, TailBuffer
+from router.tail_buffer import TailBuffer
 
 _PACKED = b"content-encoding: "
 
@@ -95,14 +96,19 @@ class WorkerAttempt(msgspec.Struct, eq=False):
     upstream: UpstreamRequest | None = None
     head: AnswerHead = NO_HEAD
     events: WholeEvents | None = None
+    passed: PassedChunks | None = None
 
     def abort(self) -> None:
         """Release the workers; nothing more is heard of them."""
+        if self.passed is not None:
+            self._end_passing()
         if self.upstream is not None:
             self.upstream.abort()
 
     def said_all(self) -> bool:
         """Return True if the worker has sent the last event of a stream, and only has to end it."""
+        if self.passed is not None:
+            self.passed.settle()
         tail, status = self.record.tail, self.head.status
         if not status or status >= 400 or not tail:
             return False
@@ -125,18 +131,15 @@ class WorkerAttempt(msgspec.Struct, eq=False):
 
         A few streams begin before their first token (`router.gateway.stream_events`).
         """
+        if self.passed is not None:
+            self.passed.settle()
         record, size = self.record, len(data)
         record.bytes_sent += size
         record.pieces += 1
-        tail = record.tail
-        if tail is None:
+        if record.tail is None:
             record.tail = data
-        elif isinstance(tail, TailBuffer):
-            tail.append(data)
         else:
-            record.tail = TailBuffer()
-            record.tail.append(tail)
-            record.tail.append(data)
+            self._tail().append(data)
         events = self.events
         if events is not None and not (events.between and data.endswith(BLANK)):
             data = events.passed(data)
@@ -160,38 +163,39 @@ class WorkerAttempt(msgspec.Struct, eq=False):
             # No other worker will get it, and a long answer must not keep a long prompt.
             self.owner.prompt_is_sent()
             self.reservation.prefill_ended()
-            self._take_chunks()
+            self._pass_chunks()
 
-    def _take_chunks(self) -> None:
-        """Take whole chunks as they come from now on, unless a plug-in looks at the bytes on their way."""
-        record, events, upstream, client = self.record, self.events, self.upstream, self.client
-        if events is None or not isinstance(upstream, PooledRequest) or upstream.sink is not self:
-            return
-        if not isinstance(client, Answer) or not client.chunked:
-            return
-        tail = record.tail
+    def _tail(self) -> TailBuffer:
+        tail = self.record.tail
         if not isinstance(tail, TailBuffer):
-            first, tail = tail or b"", TailBuffer()
-            tail.append(first)
-            record.tail = tail
-        kept, write = tail.new, client.chunk_writer()
+            first, tail = tail, TailBuffer()
+            tail.append(first or b"")
+            self.record.tail = tail
+        return tail
 
-        # A stream of tokens spends most of its CPU here and in the writes: the chunk passes one function.
-        def take(chunk: bytes, size: int) -> None:
-            if not events.between or client.response_complete or client.disconnected:
-                self.upstream_data(chunk[-2 - size : -2])
-                return
-            record.bytes_sent += size
-            record.pieces += 1
-            kept.append(chunk[-2 - size : -2])
-            if not len(kept) % LOOKED_EVERY:
-                tail.look()
-            write(chunk)
+    def _pass_chunks(self) -> None:
+        """Let whole chunks pass as they come from now on, unless a plug-in looks at them on their way."""
+        upstream, client = self.upstream, self.client
+        if self.events is None or not isinstance(upstream, PooledRequest) or upstream.sink is not self:
+            return
+        if isinstance(client, Answer) and client.chunked:
+            self.passed = upstream.passed = PassedChunks(client.chunk_writer(), self._count_passed)
 
-        upstream.take_chunk = take
+    def _end_passing(self) -> None:
+        passed, self.passed = self.passed, None  # which refers to this
+        if passed is not None:
+            passed.settle()
+
+    def _count_passed(self, payloads: list[bytes]) -> None:
+        record, size = self.record, sum(map(len, payloads))
+        record.bytes_sent += size
+        record.pieces += len(payloads)
+        self._tail().extend(payloads, size)
 
     def upstream_end(self) -> None:
         """End the answer, then learn from it."""
+        if self.passed is not None:
+            self._end_passing()
         gateway, record, reservation = self.gateway, self.record, self.reservation
         if not record.first_byte_s:
             record.first_byte_s = gateway.now_s()
@@ -231,6 +235,8 @@ class WorkerAttempt(msgspec.Struct, eq=False):
 
     def upstream_failed(self, error: UpstreamError) -> None:
         """Redispatch if the client has seen nothing yet, else end its answer with the error."""
+        if self.passed is not None:
+            self._end_passing()
         if self.record.phase is ANSWERING:
             self.retries.failed_at(self.reservation.worker_failed(error), last=True)
             self.reservation.release(abandoned=not self.record.first_byte_s)

@@ -288,7 +288,7 @@ class Answer(RequestResponseCycle):
     def chunk_writer(self) -> Callable[[bytes], None]:
         """Return the function that passes on whole chunks as they came; only if `chunked`.
 
-        It may not be called after the answer is complete, or its client has left.
+        It may not be called after the answer is complete; if its client has left, it does nothing.
         """
         return self._protocol.transport.write
 

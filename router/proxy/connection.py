@@ -19,14 +19,14 @@ from typing import TYPE_CHECKING, cast
 import httptools
 import msgspec
 
-from router.chunks import CHUNK_END, EVENT_END, SIZES
+from router.chunks import CHUNK_END, EVENT_END, SIZES, WAITING_MAX, PassedChunks
 from router.errors import StreamBroken, UpstreamError, WorkerSilent, WorkerUnreachable
 from router.proxy.headers import NO_NAMES, named_by
 from router.proxy.late_writes import LateTransport, late_writes
 from router.proxy.ports import BodySource, UpstreamSink
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Sequence
 
     from router.proxy.upstream import WorkerPool
 
@@ -102,7 +102,7 @@ class PooledRequest(msgspec.Struct, eq=False):
     queued_s: float = 0.0
     retried: bool = False
     upload: Upload | None = None
-    take_chunk: "Callable[[bytes, int], None] | None" = None
+    passed: PassedChunks | None = None
 
     def write(self, data: bytes) -> None:
         """Send a piece of the body; nothing if the connection is gone."""
@@ -320,11 +320,14 @@ class WorkerConnection(asyncio.Protocol):
             self.drop()
             return
         self._heard = True
-        if self._between and request.take_chunk is not None:
+        if self._between and (passed := request.passed) is not None:
             line_end = data.find(b"\r\n")
-            size = len(data) - line_end - 4
-            if SIZES.get(data[:line_end]) == size and data.endswith(CHUNK_END):
-                request.take_chunk(data, size)
+            if SIZES.get(data[:line_end]) == len(data) - line_end - 4 and data.endswith(CHUNK_END):
+                passed.write(data)
+                waiting = passed.waiting
+                waiting.append(data)
+                if len(waiting) >= WAITING_MAX:
+                    passed.settle()
                 return
         self._between = False
         if not self._answered:
@@ -495,7 +498,7 @@ class WorkerConnection(asyncio.Protocol):
 
     def _let_go(self) -> None:
         if self._request is not None:
-            self._request.connection = self._request.take_chunk = None
+            self._request.connection = self._request.passed = None
             self._request = None
 
     def _end(self, request: PooledRequest, *, keep: bool) -> None:
@@ -506,7 +509,7 @@ class WorkerConnection(asyncio.Protocol):
             self._pool.release(self)
         else:
             self.drop()
-        sink, request.sink, request.take_chunk = request.sink, None, None
+        sink, request.sink, request.passed = request.sink, None, None
         if sink is not None:
             sink.upstream_end()
 

@@ -1,7 +1,9 @@
+import itertools
+
 from hypothesis import given
 from hypothesis import strategies as st
 
-from router.tail_buffer import HEAD_BYTES_MAX, LOOKED_EVERY, TailBuffer
+from router.tail_buffer import HEAD_BYTES_MAX, TailBuffer
 
 
 @given(
@@ -12,7 +14,7 @@ def test_a_tail_buffer_keeps_the_head_and_at_least_the_last_bytes(chunks: list[b
     buffer = TailBuffer(limit)
     for chunk in chunks:
         buffer.append(chunk)
-        assert sum(map(len, buffer._old + buffer.new)) <= 3 * limit
+        assert sum(map(len, buffer._old + buffer._new)) <= 3 * limit
     whole, kept = b"".join(chunks), buffer.bytes()
 
     assert kept.endswith(whole[-limit:])
@@ -35,17 +37,12 @@ def test_a_chunk_larger_than_the_buffer_is_not_kept_whole() -> None:
     assert len(kept) <= HEAD_BYTES_MAX + 1 + 100
 
 
-@given(sizes=st.lists(st.integers(2, 300), max_size=200), limit=st.integers(1, 4_000))
-def test_small_chunks_that_a_caller_adds_itself_are_bounded_as_well(sizes: list[int], limit: int) -> None:
-    buffer = TailBuffer(limit)
-    whole = b""
-    for number, size in enumerate(sizes):
-        chunk = bytes([number % 256]) * size
-        whole += chunk
-        buffer.new.append(chunk)
-        if not len(buffer.new) % LOOKED_EVERY:
-            buffer.look()
-        assert sum(map(len, buffer._old + buffer.new)) <= 3 * limit + LOOKED_EVERY * 300
-    kept = buffer.bytes()
-    assert kept.endswith(whole[-limit:])
+@given(groups=st.lists(st.lists(st.binary(max_size=90), max_size=10), max_size=10))
+def test_groups_of_chunks_are_kept_like_single_ones(groups: list[list[bytes]]) -> None:
+    buffer = TailBuffer(100)
+    for group in groups:
+        buffer.extend(group, sum(map(len, group)))
+    whole, kept = b"".join(itertools.chain.from_iterable(groups)), buffer.bytes()
+    assert kept.endswith(whole[-100:])
     assert kept.startswith(whole[:HEAD_BYTES_MAX]) or kept == whole
+    assert len(kept) <= HEAD_BYTES_MAX + 1 + 300

@@ -87,7 +87,8 @@ async def test_whole_chunks_pass_as_they_came_and_count_as_if_parsed() -> None:
     (connection,) = stage._asked["plain"]
     request = connection._request
     assert request is not None
-    record = request.sink.record  # type: ignore[union-attr]
+    attempt = cast("WorkerAttempt", request.sink)
+    record = attempt.record
     chunk = b"%X\r\n%b\r\n" % (len(EVENT), EVENT)
     torn = [b"%X\r\n%b\r\n" % (len(part), part) for part in (EVENT[:20], EVENT[20:])]
     for read in (STREAM_HEAD + chunk, chunk, chunk):
@@ -100,10 +101,13 @@ async def test_whole_chunks_pass_as_they_came_and_count_as_if_parsed() -> None:
     connection.data_received(torn[1])
     connection.data_received(chunk)
     assert b"".join(written[before:]).count(b"data: ") == 2
+    assert not attempt.said_all()  # it counts what passed
     assert (record.pieces, record.bytes_sent) == (6, 5 * len(EVENT))
     assert record.tail.bytes() == EVENT * 5
+    connection.data_received(chunk)
     client.connection_lost(None)
-    assert request.take_chunk is None
+    assert (request.passed, attempt.passed) == (None, None)
+    assert (record.pieces, record.bytes_sent) == (7, 6 * len(EVENT))
     stage.close()
 
 

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from router.chunks import CHUNK_BYTES_MAX
+from router.chunks import CHUNK_BYTES_MAX, WAITING_MAX, PassedChunks
 from router.errors import StreamBroken, WorkerSilent, WorkerUnreachable
 from router.proxy import PooledRequest, UpstreamRules, WorkerPool
 from router.proxy.connection import WorkerConnection
@@ -452,7 +452,7 @@ async def stream(new_sink: Any) -> Any:
     connection.connection_made(FakeTransport())
     sink, taken = new_sink(), []
     request = PooledRequest(pool, (b"POST",), sink, is_head=False)
-    request.take_chunk = lambda chunk, size: taken.append((chunk, size))
+    request.passed = PassedChunks(taken.append, lambda _: None)
     connection.start(request)
     connection.data_received(CHUNKED)
     return connection, sink, taken
@@ -483,10 +483,20 @@ async def test_a_whole_chunk_of_events_passes_as_it_came(stream: Any, size: str)
     if size == "0%x":  # a size that a client may read differently is the parser's
         assert (sink.body, taken) == (EVENT * 3, [])
     else:
-        assert (sink.body, taken) == (EVENT, [(second, len(EVENT) * 2)])
+        assert (sink.body, taken) == (EVENT, [second])
     connection.data_received(b"0\r\n\r\n")
 
     assert sink.ended
+
+
+async def test_passed_chunks_are_counted_in_groups(stream: Any) -> None:
+    connection, _, taken = stream
+    counted: list[list[bytes]] = []
+    connection._request.passed = PassedChunks(taken.append, counted.append)
+    for _ in range(WAITING_MAX + 3):
+        connection.data_received(chunk_of(EVENT))
+    assert len(taken) == WAITING_MAX + 2  # all but the first, which the parser sees
+    assert counted == [[EVENT] * WAITING_MAX]
 
 
 @pytest.mark.parametrize(
@@ -546,7 +556,9 @@ async def test_chunks_cut_anywhere_arrive_unchanged(
     connection.connection_made(FakeTransport())
     sink = new_sink()
     request = PooledRequest(pool, (b"POST",), sink, is_head=False)
-    request.take_chunk = lambda chunk, size: sink.upstream_data(chunk[-2 - size : -2])
+    request.passed = PassedChunks(
+        lambda chunk: sink.upstream_data(chunk[chunk.index(b"\n") + 1 : -2]), lambda _: None
+    )
     connection.start(request)
     wire = b"".join(map(chunk_of, payloads)) + b"0\r\n\r\n"
     ends = itertools.accumulate(len(chunk_of(payload)) for payload in payloads)
