@@ -17,9 +17,9 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from enum import StrEnum
 from itertools import compress
-from operator import attrgetter, sub
+from operator import sub
 from pathlib import Path
-from typing import Any, Generic, Protocol, TypeVar, get_args
+from typing import Generic, Protocol, TypeVar, get_args
 
 from prometheus_client import (
     CONTENT_TYPE_LATEST,
@@ -33,10 +33,12 @@ from prometheus_client.core import GaugeMetricFamily
 from prometheus_client.multiprocess import MultiProcessCollector, mark_process_dead
 from prometheus_client.registry import Collector
 
+from policies import Attempt, Usage
 from router import metric_families as families
 from router.metric_families import Family
 from router.shared import SkipReason
 from router.tallies import BatchHistogram, Count, Distribution, Sum, Sums, Total
+from router.tenant import Tenant
 
 FLUSH_INTERVAL_S = 1.0
 
@@ -91,58 +93,21 @@ class ShadowResult(Protocol):
         """Cached tokens."""
 
 
-class EndedTenant(Protocol):
-    """The tenant of a request (`router.tenant`)."""
-
-    @property
-    def name(self) -> str:
-        """Its name."""
-
-    @property
-    def configured(self) -> bool:
-        """True if the keys file names it: only then is its name a label."""
-
-
-class ReportedUsage(Protocol):
-    """Usage that a worker reports with an answer."""
-
-    @property
-    def prompt_tokens(self) -> int:
-        """Prompt length."""
-
-    @property
-    def cached_tokens(self) -> int | None:
-        """Cached tokens of the prompt; None if not reported."""
-
-    @property
-    def completion_tokens(self) -> int | None:
-        """Output length; None if not reported."""
-
-
 class EndedRequest(Protocol):
-    """A request that ended (`router.gateway.record`), with the attributes of `_FACTS` and `_TOKENS`, too."""
+    """A request that ended (`router.gateway.record`)."""
+
+    received_s: float
+    ended_s: float
+    request_bytes: int
+    bytes_sent: int
+    outcome: str
+    tenant: Tenant
+    attempt: Attempt | None
+    usage: Usage | None
 
     @property
-    def outcome(self) -> str:
-        """`router.gateway.record.outcome_of`, ``client_left`` or the ``code`` of the error."""
-
-    @property
-    def tenant(self) -> EndedTenant:
-        """Its tenant."""
-
-    @property
-    def usage(self) -> ReportedUsage | None:
-        """The worker's report on a completed request; None without one."""
-
-
-_FACTS = attrgetter("endpoint", "outcome", "received_s", "ended_s", "request_bytes", "bytes_sent")
-_TOKENS = attrgetter(
-    "usage.prompt_tokens",
-    "usage.completion_tokens",
-    "usage.cached_tokens",
-    "usage.possible",
-    "attempt.chosen.safe_tokens",
-)
+    def endpoint(self) -> str | None:
+        """None if the request named none."""
 
 
 Key = TypeVar("Key")
@@ -219,10 +184,10 @@ class Metrics:
         """Policy, reason and seconds of each decision since the last flush."""
         self.decided: Callable[[tuple[str, str, float]], None] = self._decided.append
         """A request was placed: by a policy, for a reason, after seconds of deciding."""
-        self._ended: list[tuple[Any, ...]] = []
-        """`_FACTS` of each request since the last flush."""
-        self._reported: list[tuple[Any, ...]] = []
-        """`_TOKENS` of each report since the last flush."""
+        self._ended: list[tuple[str | None, str, float, int, int]] = []
+        """Endpoint, outcome, seconds, and body bytes in and out of each request since the last flush."""
+        self._reported: list[tuple[int, int | None, int | None, bool, int]] = []
+        """Prompt, output and cached tokens, if possible, and predicted ones of each report since then."""
         self.set(families.BUILD_INFO, 1, version)
         for component in Component:
             self.degraded(component, on=False)
@@ -265,15 +230,24 @@ class Metrics:
     def ended(self, request: EndedRequest) -> None:
         """Count a request that ended, and the tokens that its worker reported."""
         rows, usage = self._ended, request.usage
-        rows.append(_FACTS(request))
-        if usage is not None:
-            self._reported.append(_TOKENS(request))
+        seconds = request.ended_s - request.received_s
+        rows.append((request.endpoint, request.outcome, seconds, request.request_bytes, request.bytes_sent))
+        if usage is not None and request.attempt is not None:
+            self._reported.append(
+                (
+                    usage.prompt_tokens,
+                    usage.completion_tokens,
+                    usage.cached_tokens,
+                    usage.possible,
+                    request.attempt.chosen.safe_tokens,
+                )
+            )
         if request.tenant.configured:
             self._count_for_tenant(request.tenant.name, request.outcome, usage)
         if len(rows) >= GATHERED_MAX:
             self._add_up()
 
-    def _count_for_tenant(self, tenant: str, outcome: str, usage: ReportedUsage | None) -> None:
+    def _count_for_tenant(self, tenant: str, outcome: str, usage: Usage | None) -> None:
         self.counts[families.TENANT_REQUESTS].add((tenant, outcome))
         if usage is not None:
             cached_tokens, output_tokens = usage.cached_tokens or 0, usage.completion_tokens or 0
@@ -397,13 +371,12 @@ class Metrics:
             tally.flush()
 
     def _count_requests(self) -> None:
-        endpoints, outcomes, received_s, ended_s, received, sent = zip(*self._ended, strict=True)
+        endpoints, outcomes, seconds, received, sent = zip(*self._ended, strict=True)
         self._ended.clear()
         names = [endpoint or "none" for endpoint in endpoints] if None in endpoints else endpoints
         self.counts[families.REQUESTS].add_all(zip(names, outcomes, strict=True))
         self.sums[families.REQUEST_BYTES].add(sum(received))
         self.sums[families.ANSWER_BYTES].add(sum(sent))
-        seconds = tuple(map(sub, ended_s, received_s))
         for name in set(names):
             of_name = compress(seconds, map(name.__eq__, names))
             self.distributions[families.REQUEST_SECONDS, name].observe_all(of_name)
