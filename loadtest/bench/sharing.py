@@ -6,7 +6,7 @@ One ``cacheway serve`` (`loadtest.bench.stage`) gets 1 KB chat requests in an op
 it is alone; for the other half synthetic replicas with heartbeats (`loadtest.bench.log_crowd`) publish
 placements and load vectors of the same rate each at the same workers, through real publishers. CPU is that of
 the one gateway process, user and system, and in brackets the range over the rounds. A request of another
-replica costs the difference by their number. What the machine does besides makes both halves dearer.
+replica costs the difference by their number. Other work of the machine makes both halves more expensive.
 """
 
 import argparse
