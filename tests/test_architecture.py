@@ -32,8 +32,8 @@ def _imports(module: Path) -> list[str]:
 DOORS = {"policies.disaggregation", "policies.observing", "radix.residency"}
 """Options with a door of their own, so that the plain path's door does not lead to them."""
 
-PLAIN_LINES_MAX = 26_130
-"""A ratchet: 22,000 is the aim."""
+PLAIN_LINES_MAX = 27_200
+"""A ratchet: 22,000 is the aim. It rose by 4 % for a request that takes a third less bytecode."""
 
 
 def test_packages_meet_at_the_front_door() -> None:

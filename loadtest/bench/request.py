@@ -46,6 +46,7 @@ from router.metric_families import of_kind
 from router.metrics import Metrics
 from router.proxy import GatewayProtocol
 from router.proxy.connection import WorkerConnection
+from router.proxy.late_writes import late_writes
 from router.settings import Settings
 
 CLIENTS = 64
@@ -126,6 +127,7 @@ class Stage:
         loop = asyncio.get_running_loop()
         roles = {"prefill": WORKERS, "decode": WORKERS} if pairs else {"plain": WORKERS}
         self._asked: dict[str, list[WorkerConnection]] = {role: [] for role in roles}
+        self._late = late_writes(loop)
         self._socket = socket.socket()  # never connected: it only takes options
         traces = {"enable_trace": traced, "trace_ratio": 1.0, "otlp_traces_endpoint": "http://127.0.0.1:1"}
         settings = {"admission": UNBOUNDED} | ({"observability": traces} if traced else {})
@@ -165,7 +167,7 @@ class Stage:
         """Every client sends a request, and every worker answers what it got, read by read."""
         for client in self._clients:
             client.data_received(request)
-        await asyncio.sleep(0)  # writes leave at the end of a turn
+        self._late.flush()  # as at the end of a turn, but no timer joins in
         for role, asked in self._asked.items():
             assert len(asked) == CLIENTS, "a request did not reach its worker"
             for piece in small_answer() if role == "prefill" else answer:
