@@ -145,7 +145,7 @@ class LineWriter:
         self._lines_max = lines_max
         self._queue_bytes_max = queue_bytes_max
         # Each counted by one thread alone: lines taken, and lines written or lost.
-        self._taken_bytes = 0
+        self._taken_bytes = self._free_bytes = 0
         self._drained_bytes = 0
         self._lines: deque[bytes] = deque()
         self._filled = threading.Event()
@@ -164,15 +164,26 @@ class LineWriter:
 
     def write(self, line: bytes) -> None:
         """Take a line that ends with a newline, or drop it if the buffer is full."""
-        lines, taken_bytes = self._lines, self._taken_bytes + len(line)
-        if len(lines) >= self._lines_max or taken_bytes - self._drained_bytes > self._queue_bytes_max:
+        taken_bytes = self._taken_bytes + len(line)
+        if taken_bytes > self._free_bytes and not self._has_room(taken_bytes):
             self._dropped += 1
             return
         self._taken_bytes = taken_bytes
-        lines.append(line)
+        self._lines.append(line)
         if not self._looks:
             self._looks = True
             self._filled.set()
+
+    def _has_room(self, taken_bytes: int) -> bool:
+        """Return True if a line fits that makes the bytes taken ``taken_bytes``; note how many always fit."""
+        lines_left, most_bytes = (
+            self._lines_max - len(self._lines),
+            self._drained_bytes + self._queue_bytes_max,
+        )
+        if lines_left <= 0 or taken_bytes > most_bytes:
+            return False
+        self._free_bytes = min(taken_bytes + lines_left - 1, most_bytes)  # a line has a byte at least
+        return True
 
     def close(self, timeout_s: float = CLOSE_TIMEOUT_S) -> None:
         """Write the remaining lines, for at most ``timeout_s`` seconds; the descriptor stays open."""
