@@ -84,12 +84,14 @@ def find_usage(endpoint: Endpoint, answer: TailBuffer | bytes) -> Usage | None:
 
 def _counts_behind(data: bytes, end: int) -> _Counts | None:
     """Return the counts of the object behind a key that ends there; none if it is cut off, or None."""
-    plain = _PLAIN_OBJECT.match(data, end)
-    if plain is not None:
-        try:
+    try:
+        # Most are compact and hold no other object: 0.2 us quicker than by the pattern.
+        if data.startswith(b":{", end) and data.find(b"{", end + 2, close := data.find(b"}", end) + 1) < 0:
+            return _decode_counts(data[end + 1 : close])
+        if (plain := _PLAIN_OBJECT.match(data, end)) is not None:
             return _decode_counts(plain[1])
-        except (ValueError, RecursionError):
-            pass
+    except (ValueError, RecursionError):
+        pass
     begin = _ANY_OBJECT.match(data, end)
     return None if begin is None else _odd_counts_at(data, begin.end())
 

@@ -19,7 +19,6 @@ from loadtest.bench.request import (
 )
 from router.logs import configure_logs
 
-
 OPCODES_MAX = {"plain": 6_700, "pairs": 14_600}
 
 
