@@ -1,7 +1,8 @@
 """Rules of the fold, from several sections of the settings."""
 
 from collections.abc import Callable
-from dataclasses import replace
+
+from msgspec.structs import replace
 
 from policies import PROFILES, FleetRules, LengthBuckets, ShareOf
 from router.gateway import weights
