@@ -41,3 +41,17 @@ def test_every_tool_explains_itself(tool: str, capsys: pytest.CaptureFixture[str
         run_tool(["--help"])
     assert ended.value.code == 0
     assert capsys.readouterr().out.startswith(f"usage: cacheway {tool}")
+
+
+def test_a_server_imports_no_command_line_tool_of_a_library() -> None:
+    """Each process would hold 4 MB of it."""
+    script = (
+        "import sys, router.__main__ as program\n"
+        "with program._importing():\n"
+        "    import httpx, router.serving\n"
+        "print(sorted({'rich', 'pygments'} & sys.modules.keys()), callable(httpx.get))\n"
+    )
+    result = subprocess.run(
+        [sys.executable, "-c", script], capture_output=True, text=True, timeout=60, check=False
+    )
+    assert (result.stdout, result.stderr) == ("[] True\n", "")
