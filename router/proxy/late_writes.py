@@ -3,8 +3,8 @@
 A write to a socket wakes the process at its other end, unless that runs already. Waking an idle core of a
 virtual machine costs the writer 5 to 18 us, more than all else in the system call. So the writes of a turn
 wait for its end, or until `WRITES_MAX` of them wait: the first one wakes the other processes, and the rest
-find them awake (decision 0089). The bound keeps the first of many writes from waiting for the whole turn. A
-turn with one write costs nothing more than a callback.
+find them awake (decision 0089). The bound keeps the first of many writes from waiting for the whole turn. As
+long as turns have one write each, it leaves at once.
 """
 
 import asyncio
@@ -23,23 +23,36 @@ class LateWrites:
 
     Attributes:
         waiting: The writes in their order; a queue, so that a flush within a flush goes on with it.
-        is_due: True if the end of this turn sends them.
+        is_due: True if a write was made in this turn, and its end sends those that wait.
+        is_quiet: True if the turn before had one write at most. Then the first write leaves at once: there is
+            no wake-up to save, and what its turn has still to do would delay it.
     """
 
-    __slots__ = ("_loop", "is_due", "waiting")
+    __slots__ = ("_loop", "_were_many", "is_due", "is_quiet", "waiting")
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         self._loop = loop
         self.waiting: deque[tuple[asyncio.Transport, bytes | Sequence[Piece]]] = deque()
-        self.is_due = False
+        self.is_due = self._were_many = False
+        self.is_quiet = True
 
-    def send_at_end(self) -> None:
-        """Send the writes of this turn at its end."""
+    def begin(self) -> None:
+        """See to it that the writes of this turn leave; the first one is waiting."""
         self.is_due = True
         self._loop.call_soon(self._end)
+        if self.is_quiet:
+            self.flush()
 
     def _end(self) -> None:
         self.is_due = False
+        # A quiet turn has sent its first write.
+        self.is_quiet = not self._were_many and len(self.waiting) <= (not self.is_quiet)
+        self._were_many = False
+        self.flush()
+
+    def send_many(self) -> None:
+        """Send what waits, before the end of the turn: it is enough."""
+        self._were_many = True
         self.flush()
 
     def flush(self) -> None:
@@ -97,14 +110,14 @@ class LateTransport:
         self.set_write_buffer_limits = transport.set_write_buffer_limits
 
     def write(self, data: bytes | Sequence[Piece]) -> None:
-        """Write at the end of the turn, or with the next of many writes."""
+        """Write with the other writes of the turn; the first of a quiet one, at once."""
         late = self._late
-        if not late.is_due:
-            late.send_at_end()
         waiting = late.waiting
         waiting.append((self._transport, data))
-        if len(waiting) >= WRITES_MAX:
-            late.flush()
+        if not late.is_due:
+            late.begin()
+        elif len(waiting) >= WRITES_MAX:
+            late.send_many()
 
     def writelines(self, pieces: Sequence[Piece]) -> None:
         """Write several pieces, which are not copied, in their turn."""

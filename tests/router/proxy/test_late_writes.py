@@ -3,6 +3,8 @@
 import asyncio
 from typing import cast
 
+import pytest
+
 from router.proxy.late_writes import WRITES_MAX, LateTransport, late_writes
 
 
@@ -49,6 +51,12 @@ class _Connection(asyncio.Transport):
         """Not of interest."""
 
 
+@pytest.fixture(autouse=True)
+async def busy() -> None:
+    """Let the turn before each test have had several writes."""
+    late_writes(asyncio.get_running_loop()).is_quiet = False
+
+
 def _late(connection: asyncio.Transport) -> LateTransport:
     return LateTransport(connection, late_writes(asyncio.get_running_loop()))
 
@@ -62,9 +70,6 @@ async def test_writes_of_a_turn_leave_at_its_end_in_order() -> None:
     assert journal == []
     await asyncio.sleep(0)
     assert journal == [("a", b"1"), ("b", b"2"), ("a", b"3")]
-    one.write(b"4")
-    await asyncio.sleep(0)
-    assert journal[3:] == [("a", b"4")]
 
 
 async def test_many_writes_do_not_wait_for_the_end_of_the_turn() -> None:
@@ -161,3 +166,31 @@ async def test_a_real_connection_keeps_everything() -> None:
         transport.close()
         await asyncio.wait_for(ended.wait(), 60)
     assert bytes(received) == b"".join(b"%02d" % number for number in range(30))
+
+
+async def test_a_lone_write_leaves_at_once_and_others_of_its_turn_at_its_end() -> None:
+    journal: list[object] = []
+    one, other = _late(_Connection(journal)), _late(_Connection(journal, "b"))
+    for turn in range(3):  # after the first one, turns are quiet
+        one.write(b"alone")
+        assert len(journal) == (turn and turn + 1)
+        await asyncio.sleep(0)
+    journal.clear()
+    for waits in (False, True):  # the second such turn is known to be busy
+        one.write(b"1")
+        other.writelines((b"2",))
+        assert journal == ([] if waits else [("a", b"1")])
+        await asyncio.sleep(0)
+        assert journal == [("a", b"1"), ("b", (b"2",))]
+        journal.clear()
+
+
+async def test_a_turn_of_exactly_so_many_writes_as_are_sent_together_was_busy() -> None:
+    journal: list[object] = []
+    transport = _late(_Connection(journal))
+    for _ in range(WRITES_MAX):
+        transport.write(b"x")
+    await asyncio.sleep(0)
+    transport.write(b"y")
+    assert len(journal) == WRITES_MAX
+    await asyncio.sleep(0)
