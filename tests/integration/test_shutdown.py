@@ -130,7 +130,8 @@ async def test_a_second_signal_ends_at_once_and_releases_what_was_reserved(
     operations = await said(fleet)
     left_us = {op.replica: op.at_us for op in operations if isinstance(op, Left)}
     placed = [op for op in operations if isinstance(op, Placed)]
-    assert len(placed) == 1
+    # Redis may have taken an entry whose answer the end cut off: it is sent again, and counts once.
+    assert len({op.request_id for op in placed}) == 1
     assert all(op.at_us <= left_us[op.replica] for op in placed)
     assert len(left_us) == int(workers)
     assert await heartbeats(fleet) == []
