@@ -164,7 +164,7 @@ class Decider:
         self._block_tokens = float(rules.block_tokens)
         self._say_size(self._block_tokens)
         self._block_bytes = rules.block_bytes
-        self._expected_output_tokens = float(rules.expected_output_tokens)
+        self._expected_output_tokens = min(float(rules.expected_output_tokens), float(TOKENS_MAX))
 
     def rehearsing(self, witness: ShadowObserver, policy: Policy | None = None) -> "Decider":
         """Return a copy that decides the same, or by another policy; it informs only the witness."""
@@ -201,9 +201,7 @@ class Decider:
 
     def expected_tokens(self, parsed: RequestFacts) -> tuple[float, float]:
         """Expected tokens of all prompts of a request, and of each answer."""
-        return self._expected(parsed, self._parts.feedback.bytes_per_token(parsed.model or ""))
-
-    def _expected(self, parsed: RequestFacts, bytes_per_token: float) -> tuple[float, float]:
+        bytes_per_token = self._parts.feedback.bytes_per_token(parsed.model or "")
         output_tokens, most = self._expected_output_tokens, parsed.output_tokens_max
         return (
             parsed.prompt_token_ids + parsed.prompt_bytes / bytes_per_token,
@@ -251,12 +249,20 @@ class Decider:
         bytes_per_token = (
             self._parts.feedback.bytes_per_token_default if learned is None else learned.bytes_per_token
         )
-        prompt_tokens, output_tokens = self._expected(parsed, bytes_per_token)
+        # The same numbers as `expected_tokens`, with the block size that goes with them.
+        prompt_tokens = parsed.prompt_bytes / bytes_per_token
+        if parsed.prompt_token_ids:
+            prompt_tokens += parsed.prompt_token_ids
+            tokens_per_block = self._block_tokens
+        else:
+            tokens_per_block = self._block_bytes / bytes_per_token
         if not 1.0 <= prompt_tokens <= TOKENS_MAX:
             prompt_tokens = min(max(prompt_tokens, 1.0), TOKENS_MAX)
-        tokens_per_block = self._block_tokens
-        if not parsed.prompt_token_ids:
-            tokens_per_block = self._block_bytes / bytes_per_token
+        output_tokens, most, answers = self._expected_output_tokens, parsed.output_tokens_max, parsed.n
+        if most is not None and most < output_tokens:
+            output_tokens = most
+        if answers != 1:
+            output_tokens = min(output_tokens * answers, TOKENS_MAX)
         if entry is not None and turns is not None:
             queue = turns.queue_of(entry, len(asked.slots)) if fleet.tickets.count else turns.empty_queue
         candidates = fleet.candidates(
@@ -271,12 +277,7 @@ class Decider:
             parsed.tenant,
         )
         view = RequestView(
-            parsed.key,
-            parsed.prefix_key,
-            prompt_tokens,
-            min(output_tokens * parsed.n, TOKENS_MAX),
-            self.placed_count,
-            asked.home,
+            parsed.key, parsed.prefix_key, prompt_tokens, output_tokens, self.placed_count, asked.home
         )
         return view, candidates
 
@@ -285,11 +286,11 @@ class Decider:
     ) -> Decision:
         """Count the request as placed and make the operation for the log."""
         self.placed_count += 1
-        parsed, entry, profile = asked.parsed, asked.entry, asked.profile
+        entry, paths = asked.entry, asked.parsed.paths
         fleet, slot, now_us = self._fleet, chosen.slot, candidates.now_us
-        tokens_per_block, paths = candidates.tokens_per_block, parsed.paths
+        tokens_per_block, windowed = candidates.tokens_per_block, candidates.windowed
         safe_blocks = int(chosen.safe_tokens / tokens_per_block + 0.5)
-        windowed, used_us = profile.needs_ends, 0
+        used_us = 0
         junction_blocks, ends, sglang = NO_ENDS
         if windowed:
             junction_blocks, ends, sglang = self._ends(asked, view, chosen, safe_blocks, tokens_per_block)

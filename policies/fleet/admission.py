@@ -119,7 +119,6 @@ class Admission:
     """Room of the workers.
 
     Attributes:
-        rules: Replaced when settings change.
         closed: This replica may have no more requests at workers: none has room for it.
     """
 
@@ -130,15 +129,18 @@ class Admission:
         self._loads, self._reports = fleet.loads, fleet.reports
         self._early = fleet.registers.of(EarlyRatio)
         self._stale_us = 0
-        self._followed_rules: AdmissionRules | None = None
         self._followed, self._noted = -1, -1
-        """Sum of all revisions, and that of the workers, as of the last look."""
+        """Sum of all revisions, and that of the workers, as of the last look; -1 before any."""
         self._target_s = self._running_max = self._kv_max = np.zeros(0)
         self._classes: dict[str, int] = {}
         self._class = np.zeros(0, dtype=np.intp)
         """By slot, the number of its worker's class; 0 if there is no worker."""
         self._labelled = self._capacity = np.zeros(0)
         """By slot, the bound and capacity that its worker reports; 0 if none."""
+
+    def use(self, rules: AdmissionRules) -> None:
+        """Take over other rules."""
+        self.rules, self._followed = rules, -1
 
     # One worker.
 
@@ -250,14 +252,14 @@ class Admission:
 
     def _follow(self) -> None:
         """Follow changes of the rules, the workers, their reports and r."""
-        fleet, rules = self._fleet, self.rules
+        fleet = self._fleet
         # None of them falls: their sum stays only if all stay.
         revisions = fleet.revision + self._early.revision + self._reports.running_max_revision
-        if revisions == self._followed and rules is self._followed_rules:
+        if revisions == self._followed:
             return
-        rows = len(fleet.loads.prefill_us)
+        rules, rows = self.rules, len(fleet.loads.prefill_us)
         self._note_workers(self._noted, rows)
-        self._followed_rules, self._followed, self._noted = rules, revisions, fleet.revision
+        self._followed, self._noted = revisions, fleet.revision
         self._stale_us = round(rules.report_age_s_max * 1e6)
         # No step for each worker: r changes several times a second.
         targets_s = [rules.backlog_target_s]

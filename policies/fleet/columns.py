@@ -152,10 +152,7 @@ class Columns:
         # By identity, here and in all other maps with slots as a key: 0.09 us for any number, and by their
         # bytes 0.14 us for 4, 0.35 us for 100 and 2.4 us for 1,000 workers. The cached rows hold the array,
         # so no other one can have its identity.
-        rows = self._gathered.get((id(slots), bucket))
-        if rows is None or rows[0].slots is not slots:
-            rows = self._gather(slots, bucket)
-        return rows
+        return self._gathered.get((id(slots), bucket)) or self._gather(slots, bucket)
 
     def _grow(self, rows: int) -> None:
         for name, column in self._columns.items():

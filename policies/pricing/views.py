@@ -10,7 +10,6 @@ Views are msgspec structs: a frozen dataclass, made for each request, sets its f
 
 from collections.abc import Mapping, Sequence
 from functools import partial
-from math import inf
 from operator import attrgetter
 from types import MappingProxyType
 from typing import Any, NamedTuple, Protocol, Self
@@ -20,7 +19,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from policies.estimates.costs import Floats
-from policies.pricing.plain import PlainRows, PlainTimes
+from policies.pricing.plain import PlainRows
 from policies.pricing.timing import COLUMNS, NUMBERS, Prices, Timing, assemble
 from policies.state.loads import Loads
 from policies.state.queue_view import QueueView
@@ -387,29 +386,6 @@ class Candidates(msgspec.Struct, frozen=True, gc=False):
                 )
             )
         return timings
-
-    def plain_times(self, prompt_tokens: float, *, counts_others: bool) -> PlainTimes | None:
-        """Times and costs of a request on a few workers; None if they are many, or if an option counts."""
-        plain, queue, committed_s = self.slow.plain, self.queue, inf
-        if plain is None or self.copying is not None or self.loads_s:
-            return None
-        if queue is not None:
-            if queue.tickets is not None:
-                return None
-            committed_s = queue.committed_s
-        slots, matches = plain.slots, self.matches
-        if not matches:
-            safe_tokens = [0.0] * len(slots)
-        elif self.windowed or len(matches) > 1:
-            blocks = self._safe_blocks(slots)
-            safe_tokens = [min(safe * self.tokens_per_block, self.prompt_tokens) for safe in blocks]
-        else:
-            safe_tokens = plain.matched_tokens(matches[0], self.tokens_per_block, self.prompt_tokens)
-        backlogs_s = self.loads.backlogs_s(slots, self.now_us)
-        shipped = None if self.ships is None else partial(self.ships.at, self.loads)
-        return plain.priced(
-            prompt_tokens, safe_tokens, backlogs_s, committed_s, shipped, counts_others=counts_others
-        )
 
     def worth_leaving_for(self, prompt_tokens: float) -> "Candidates":
         """Candidates at home, and others that would answer sooner, at their price, than all at home.

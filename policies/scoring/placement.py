@@ -20,6 +20,7 @@ The reason for the choice (`Reason`) goes by the window-safe match:
 
 from collections.abc import Sequence
 from enum import StrEnum
+from functools import partial
 from itertools import repeat
 from math import inf, isnan
 
@@ -27,7 +28,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from policies.estimates.costs import Floats
-from policies.pricing.plain import PlainTimes
+from policies.pricing.plain import PlainRows
 from policies.pricing.timing import Timing
 from policies.pricing.views import Candidates, Chosen, RequestView, Shed
 from policies.scoring import Policy
@@ -43,7 +44,6 @@ covers learned speeds that differ, and stays below the prefill of another reques
 
 NO_WORKER_RETRY_AFTER_S = 2.0
 """A worker that comes back is seen within one or two rounds of health checks."""
-
 
 NOWHERE = Shed("no_worker", NO_WORKER_RETRY_AFTER_S)
 
@@ -70,10 +70,15 @@ def place(request: RequestView, candidates: Candidates | None, policy: Policy) -
     """
     if candidates is None or not (candidates.few or len(candidates.slow.slots)):
         return NOWHERE
-    if policy.counts_others is not None:
-        times = candidates.plain_times(request.prompt_tokens, counts_others=policy.counts_others)
-        if times is not None:
-            return _place_plain(request, candidates, times)
+    plain, others, queue = candidates.slow.plain, policy.counts_others, candidates.queue
+    if (
+        plain is not None
+        and others is not None
+        and (queue is None or queue.tickets is None)
+        and candidates.copying is None
+        and not candidates.loads_s
+    ):
+        return _place_plain(request, candidates, plain, counts_others=others)
     candidates, costs, timings = priced(request, candidates, policy)
     row = cheapest_row(request.key, candidates.slow.worker_hash, costs)
     if row is None:
@@ -104,40 +109,55 @@ def place(request: RequestView, candidates: Candidates | None, policy: Policy) -
     )
 
 
-def _place_plain(request: RequestView, candidates: Candidates, times: PlainTimes) -> Chosen | Shed:
+def _place_plain(
+    request: RequestView, candidates: Candidates, plain: PlainRows, *, counts_others: bool
+) -> Chosen | Shed:
     """Choose among a few workers that no option concerns, by their costs."""
-    costs, slots, matched = times.costs, times.slots, times.safe_tokens
+    slots, matches, windowed = plain.slots, candidates.matches, candidates.windowed
+    queue, ships, prompt_tokens = candidates.queue, candidates.ships, request.prompt_tokens
+    matched = plain.safe_tokens(
+        matches, candidates.tokens_per_block, candidates.prompt_tokens, windowed=windowed
+    )
+    costs, times = plain.priced(
+        prompt_tokens,
+        matched,
+        candidates.loads,
+        candidates.now_us,
+        inf if queue is None else queue.committed_s,
+        None if ships is None else partial(ships.at, candidates.loads),
+        counts_others=counts_others,
+    )
     row = _cheapest_of_few(request.key, candidates.slow.worker_hash, costs)
     if row is None:
         return NOWHERE
     reason, home = None, request.home
     if home >= 0 and home != slots[row] and home in slots:
-        other, slack = slots.index(home), HOME_RATIO * times.works_s[row]
+        other, slack = slots.index(home), HOME_RATIO * times[row][1]
         if costs[other] <= costs[row] + slack and matched[other] >= matched[row]:
             row, reason = other, Reason.SESSION
-    slot, safe_tokens, service_s = slots[row], matched[row], times.services_s[row]
-    ready_s, work_s = times.readies_s[row], times.works_s[row]
+    slot, safe_tokens = slots[row], matched[row]
+    ready_s, work_s, service_s = times[row]
     transfer_s = stall_s = 0.0
-    if candidates.ships is not None:
-        _, transfer_s, stall_s = candidates.ships.at(candidates.loads, slot, service_s)
+    if ships is not None:
+        _, transfer_s, stall_s = ships.at(candidates.loads, slot, service_s)
     if reason is None:
         if len(slots) == 1:
             reason = Reason.ONLY
-        elif not candidates.matches:
+        elif not matches:
             reason = Reason.COLD
+        elif safe_tokens >= max(matched) > 0.0:
+            reason = Reason.AFFINITY
         else:
-            longest = max(matched)
-            leads = safe_tokens >= longest > 0.0
-            reason = Reason.AFFINITY if leads else _by_match(candidates, safe_tokens, longest)
+            reason = _by_match(candidates, safe_tokens, max(matched))
     safe = whole = round(safe_tokens)
-    if candidates.windowed and candidates.matches:
+    if windowed and matches:
         whole = round(candidates.matched_tokens_at(slot))
     others_s = costs[row] - ready_s - work_s
     return Chosen(
         slot,
         whole,
         safe,
-        round(request.prompt_tokens - safe_tokens),
+        round(prompt_tokens - safe_tokens),
         service_s,
         ready_s + work_s - stall_s,
         reason,

@@ -262,6 +262,7 @@ class Loads:
         self._head_us_at = numbers(self._head_us)
         self._head_service_us_at = numbers(self._head_service_us)
         self._done_us_at = numbers(self._done_us)
+        self.backlog_at = self._prefill_us_at, self._head_us_at, self._head_service_us_at
         self._shown = -1
         """Second of the windows that views show; -1 for none."""
 

@@ -81,10 +81,14 @@ def choose(
         arrived_us = record.arrived_us
         if not arrived_us:
             arrived_us = record.arrived_us = now_us - int((now_s - record.received_s) * 1e6)
-        lane, narrowed, again = lane_of(model, length), slots is not every, record.attempts > 0
-        entry = QueueEntry(arrived_us, lane, record.flow, ticket_id, turn, narrowed, again)
+        lane = lane_of(model, length)
+        entry = QueueEntry(
+            arrived_us, lane, record.flow, ticket_id, turn, slots is not every, record.attempts > 0
+        )
     home = gateway.sessions.home_of(parsed) if parsed.session and gateway.sessions is not None else -1
-    profile = placing.profiles.get(model or "", placing.default_profile)
+    profile = placing.default_profile
+    if placing.profiles:
+        profile = placing.profiles.get(model or "", profile)
     return decider.decide(
         DecisionInput(parsed, profile, slots, now_us, now_s, entry, length.bucket, pairing, home)
     )

@@ -129,7 +129,7 @@ class Placing:
         self.retry_after_s = max(1.0, min(settings.fleet.health_check_interval_s, 5.0))
         self.feedback.bytes_per_token_default = placement.bytes_per_token
         self.room.rules = settings.queue
-        self.admission.rules = settings.admission
+        self.admission.use(settings.admission)
         self.decider.use(self._rules(settings))
         self._watch(placement)
 

@@ -1,6 +1,9 @@
 """The loop over a few workers without options, against the assembly of all terms."""
 
 from collections.abc import Callable
+from functools import partial
+from math import inf
+from typing import Any
 
 import numpy as np
 import pytest
@@ -8,13 +11,16 @@ from hypothesis import given
 from hypothesis import strategies as st
 from msgspec import structs
 
-from policies import Candidates, Policy, QueueView, make_policy
+from policies import Candidates, Chosen, Policy, QueueView, RequestView, make_policy
 from policies.disaggregation.ships import Ships
 from policies.pricing.plain import plain_rows
 from policies.pricing.timing import Prices
+from policies.pricing.views import Copying
+from policies.scoring.placement import place
 from radix import Match
 
 MakeCandidates = Callable[..., Candidates]
+MakeRequest = Callable[..., RequestView]
 
 PROMPT_TOKENS = 4_000.0
 
@@ -30,12 +36,18 @@ def test_the_numbers_are_those_of_the_assembly_bit_for_bit(
     def column(low: float, high: float) -> list[float]:
         return data.draw(st.lists(st.floats(low, high), min_size=n, max_size=n))
 
+    if data.draw(st.booleans()):
+        safe_tokens, models = column(0.0, PROMPT_TOKENS), [column(0.0, 1.0), column(1e-6, 1e-3)]
+    else:  # workers in a row have model and match in common
+        safe_tokens = data.draw(st.lists(st.sampled_from([0.0, 512.0]), min_size=n, max_size=n))
+        models = data.draw(st.lists(st.sampled_from([[0.01, 1e-4], [0.02, 1e-5]]), min_size=n, max_size=n))
+        models = list(map(list, zip(*models, strict=True)))
     workers = make_candidates(
-        safe_tokens=column(0.0, PROMPT_TOKENS),
+        safe_tokens=safe_tokens,
         backlog_s=column(0.0, 9.0),
-        a_s=column(0.0, 1.0),
-        b_s=column(1e-6, 1e-3),
-        c0_tokens=column(1e3, 1e6),
+        a_s=models[0],
+        b_s=models[1],
+        c0_tokens=data.draw(st.sampled_from([[1e4] * n, column(1e3, 1e6)])),
         congestion_per_s=column(0.0, 20.0),
         evict_token_s=data.draw(st.lists(st.sampled_from([0.0, 1e-4]), min_size=n, max_size=n)),
         free_tokens=column(0.0, 2 * PROMPT_TOKENS),
@@ -55,19 +67,26 @@ def test_the_numbers_are_those_of_the_assembly_bit_for_bit(
 
     assert policy.price is not None
     assert policy.counts_others is not None
-    times = workers.plain_times(PROMPT_TOKENS, counts_others=policy.counts_others)
+    plain = workers.slow.plain
+    assert plain is not None
+    safe_tokens = plain.safe_tokens(
+        workers.matches, workers.tokens_per_block, workers.prompt_tokens, windowed=workers.windowed
+    )
+    costs, times = plain.priced(
+        PROMPT_TOKENS,
+        safe_tokens,
+        workers.loads,
+        workers.now_us,
+        inf if committed_s is None else committed_s,
+        None if workers.ships is None else partial(workers.ships.at, workers.loads),
+        counts_others=policy.counts_others,
+    )
 
-    assert times is not None
     timings = workers.timings(PROMPT_TOKENS, workers.few)
-    assert times.costs == [policy.price(timing) for timing in timings]
-    for name, numbers in (
-        ("slot", times.slots),
-        ("safe_tokens", times.safe_tokens),
-        ("ready_s", times.readies_s),
-        ("work_s", times.works_s),
-        ("service_s", times.services_s),
-    ):
-        assert numbers == [getattr(timing, name) for timing in timings]
+    assert costs == [policy.price(timing) for timing in timings]
+    assert times == [(timing.ready_s, timing.work_s, timing.service_s) for timing in timings]
+    assert safe_tokens == [timing.safe_tokens for timing in timings]
+    assert plain.slots == [timing.slot for timing in timings]
 
 
 @pytest.mark.parametrize(
@@ -80,14 +99,25 @@ def test_the_numbers_are_those_of_the_assembly_bit_for_bit(
 def test_workers_with_an_option_are_left_to_the_assembly(
     make_candidates: MakeCandidates, option: dict[str, list[float]]
 ) -> None:
-    assert make_candidates(backlog_s=[1.0, 2.0]).plain_times(PROMPT_TOKENS, counts_others=True) is not None
-    workers = make_candidates(backlog_s=[1.0, 2.0], **option)
-    assert workers.plain_times(PROMPT_TOKENS, counts_others=True) is None
+    assert make_candidates(backlog_s=[1.0, 2.0]).slow.plain is not None
+    assert make_candidates(backlog_s=[1.0, 2.0], **option).slow.plain is None
 
 
-def test_a_prompt_in_host_memory_is_left_to_the_assembly(make_candidates: MakeCandidates) -> None:
-    workers = structs.replace(make_candidates(backlog_s=[1.0, 2.0]), loads_s={1: 0.5})
-    assert workers.plain_times(PROMPT_TOKENS, counts_others=True) is None
+@pytest.mark.parametrize(
+    ("option", "expected"),
+    [({}, 0), ({"loads_s": {0: 20.0}}, 1), ({"copying": Copying(400.0, 5.0)}, 1)],
+    ids=["none", "host memory", "a hot prefix"],
+)
+def test_options_of_a_request_count_in_its_placement(
+    make_candidates: MakeCandidates, make_request: MakeRequest, option: dict[str, Any], expected: int
+) -> None:
+    workers = make_candidates(backlog_s=[1.0, 2.0], safe_tokens=[500.0, 0.0])
+    workers = structs.replace(workers, **option)
+
+    chosen = place(make_request(prompt_tokens=PROMPT_TOKENS), workers, POLICIES[0])
+
+    assert isinstance(chosen, Chosen)
+    assert chosen.slot == expected
 
 
 SLOTS = (0, 3, 4, 70)
@@ -106,4 +136,4 @@ def test_each_worker_has_the_match_of_the_set_that_it_is_in(depths: dict[int, in
 
     tokens = np.minimum(match.safe[list(SLOTS)] * 100.0, 350.0)
 
-    assert rows.matched_tokens(match, 100.0, 350.0) == tokens.tolist()
+    assert rows.safe_tokens([match], 100.0, 350.0, windowed=False) == tokens.tolist()
