@@ -241,6 +241,7 @@ class FleetState:
 
     Attributes:
         at_slot: Returns the worker in a slot that `candidates` returned.
+        handlers: The fold: applies an operation, by its type.
     """
 
     snapshot_version = SNAPSHOT_VERSION
@@ -314,7 +315,7 @@ class FleetState:
         self.load_reports = LoadReports(
             self.loads, self.tickets, self.links, self._pools.slots, lambda slot: self.at_slot(slot).worker_id
         )
-        self._apply = self._handlers()
+        self.handlers = self._handlers()
 
     def use(self, rules: FleetRules) -> None:
         """Apply changed rules as far as this state can follow.
@@ -342,7 +343,7 @@ class FleetState:
 
     def apply(self, op: Op) -> None:
         """Apply one operation. Repeating it, or applying it late, changes nothing more."""
-        self._apply[type(op)](op)
+        self.handlers[type(op)](op)
 
     def _handlers(self) -> dict[type, Callable[[Any], object]]:
         """Return the fold as a table: the handler of each type of operation.
@@ -916,12 +917,11 @@ class FleetState:
 
     def _measure_blocks(self, op: Placed, slot: int) -> None:
         """Follow how many tokens the blocks of a worker have, and update its bound if that changes."""
-        size = self._block_sizes.get(slot)
-        if size is None:
+        if slot not in self._block_sizes:
             held, ids = self.tree.held_blocks(slot), self.rules.block_tokens
-            size = self._block_sizes[slot] = BlockSize(held * ids, held, ids)
+            self._block_sizes[slot] = BlockSize(held * ids, held, ids)
         blocks = sum(map(len, op.paths)) // HASH_BYTES - op.safe_blocks
-        if blocks > 0 and size.add(op.block_tokens or self.rules.block_tokens, blocks):
+        if blocks > 0 and self._block_sizes[slot].add(op.block_tokens or self.rules.block_tokens, blocks):
             self._bound(self.at_slot(slot))
 
     def _placed(self, op: Placed) -> None:
@@ -929,8 +929,10 @@ class FleetState:
         for path in paths:
             if len(path) % HASH_BYTES:
                 check_path(path)  # before anything is reserved
-        worker = self._workers.get(op.worker)
-        slot = self._slot(op.worker) if worker is None else worker.slot
+        try:
+            slot = self._workers[op.worker].slot
+        except KeyError:  # a worker that was not named before
+            slot = self._slot(op.worker)
         if self.hot.horizon_s and not self.loads.knows(op.request_id):
             self.hot.placed(op, slot, self._prefill_slots())
         if self.tickets.count:
@@ -951,7 +953,7 @@ class FleetState:
                 self.uncached_lengths.add(op.at_us, op.home_uncached_tokens, cached_tokens)
         for path in paths:
             self.tree.insert(slot, path, op.at_us, end=op.ends, junction=op.junction_blocks, owner=op.owner)
-        if slot in self._pools.slots:
+        if self._pools.slots and slot in self._pools.slots:
             self._pool_writes.placed(op, self._pools.slots[slot])
 
     def _prefill_slots(self) -> Slots:

@@ -48,11 +48,7 @@ class LogClock:
 
     __slots__ = ("_base_ns", "_in_contact", "_last_us", "_monotonic_ns", "_offset_us", "_target_us")
 
-    def __init__(
-        self,
-        monotonic_ns: Callable[[], int],
-        wall_ns: Callable[[], int],
-    ) -> None:
+    def __init__(self, monotonic_ns: Callable[[], int], wall_ns: Callable[[], int]) -> None:
         self._monotonic_ns = monotonic_ns
         self._base_ns = monotonic_ns()
         self._offset_us = self._target_us = (wall_ns() - self._base_ns) // 1000
@@ -61,11 +57,9 @@ class LogClock:
 
     def now_us(self) -> int:
         """Return log time: greater than every value returned since the first contact."""
-        at_ns = self._monotonic_ns()
-        offset_us = self._offset_us
-        if offset_us != self._target_us:
-            offset_us = self._slew(at_ns)
-        at_us = at_ns // 1000 + offset_us
+        if self._offset_us != self._target_us:
+            self._slew(self._monotonic_ns())
+        at_us = self._monotonic_ns() // 1000 + self._offset_us
         if at_us <= self._last_us:
             at_us = self._last_us + 1
         self._last_us = at_us

@@ -54,15 +54,15 @@ class LoadReports:
 
     def tells(self, op: Op) -> bool:
         """True if the other replicas must be told of an operation of this one."""
-        if isinstance(op, Placed):
-            return True if op.paths else not self._loads.knows(op.request_id)
         if not isinstance(op, _ENDS):
-            return True
+            return not isinstance(op, Placed) or bool(op.paths) or not self._loads.knows(op.request_id)
         request = self._loads.requests.get(op.request_id)
         if request is None:
             return not self._loads.knows(op.request_id)
         if self._pooled and request.slot in self._pooled and not request.prefilled:
             return True
+        if not self._links.transfers:
+            return False
         return op.request_id in self._links.transfers and isinstance(op, Finished)
 
     def vector(self, now_us: int, *, full: bool) -> LoadVector:

@@ -97,8 +97,8 @@ class Reservation(msgspec.Struct, gc=False, eq=False):
         arrived: It was counted as an arrival.
         prefilled_us: Log time of its first token; 0 before.
         finished: It finished, and is never in flight again.
-        path: Path of its prompt, while it prefills a single one (`policies.dispatch.followers`).
-        safe_blocks: Cached blocks of that, predicted.
+        paths: Paths of its prompts, while it prefills.
+        safe_blocks: Cached blocks of the first, predicted.
     """
 
     replica: str = ""
@@ -108,7 +108,7 @@ class Reservation(msgspec.Struct, gc=False, eq=False):
     uncached_tokens: int = 0
     context_tokens: int = 0
     arrived: bool = False
-    path: bytes = b""
+    paths: tuple[bytes, ...] = ()
     safe_blocks: int = 0
     prefilled_us: int = 0
     finished: bool = False
@@ -117,6 +117,11 @@ class Reservation(msgspec.Struct, gc=False, eq=False):
     def prefilled(self) -> bool:
         """True once its first token came."""
         return self.prefilled_us > 0
+
+    @property
+    def path(self) -> bytes:
+        """Path of its prompt, while it prefills a single one (`policies.dispatch.followers`)."""
+        return self.paths[0] if len(self.paths) == 1 else b""
 
 
 class Ended:
@@ -254,6 +259,7 @@ class Loads:
         self._windows = np.zeros((RATE_WINDOW_S, 3, rows))
         self._windows[:, :, : windows.shape[2]] = windows
         self._rows.resize(self._sums, self._done_us)
+        self._row_head_us_at = self._rows.head_us_at
         self._prefill_us_at = numbers(self.prefill_us)
         self._prefill_requests_at = numbers(self.prefill_requests)
         self._prefill_tokens_at = numbers(self.prefill_tokens)
@@ -278,7 +284,7 @@ class Loads:
 
     def placed(self, op: Placed, slot: int) -> bool:
         """Reserve a request, or renew its reservation; return True if it counted as an arrival."""
-        request_id, at_us, paths = op.request_id, op.at_us, op.paths
+        request_id, at_us = op.request_id, op.at_us
         if (
             op.replica == self.own
             and at_us >= self._own_us
@@ -288,42 +294,52 @@ class Loads:
         ):
             # A new one of this replica, placed after the replica was given up, if it was.
             self._own_us = at_us
-            service_us, uncached_tokens, safe_blocks = op.service_us, op.uncached_tokens, op.safe_blocks
-            # One that a decode worker is handed has no prompt, or neither work nor a match.
-            prompts = len(paths)
-            arrives = (service_us > 0 or uncached_tokens > 0 or safe_blocks > 0) and prompts > 0
-            path = paths[0] if prompts == 1 else b""
-            context_tokens = op.context_tokens
-            request = Reservation(
-                self.own, slot, at_us, service_us, uncached_tokens, context_tokens, arrives, path, safe_blocks
-            )
-            if arrives:
-                self._count_arrival(op, slot)
-            elif not prompts:
+            paths, service_us, uncached_tokens = op.paths, op.service_us, op.uncached_tokens
+            context_tokens, cached, arrives = op.context_tokens, op.safe_blocks, False
+            if not paths:
                 self.changed.add(slot)
+            elif service_us > 0 or uncached_tokens > 0 or cached > 0:
+                # One that a decode worker is handed has neither work nor a match, or no prompt.
+                arrives = True
+                self._count_arrival(op, slot)
+            request = Reservation(
+                self.own, slot, at_us, service_us, uncached_tokens, context_tokens, arrives, paths, cached
+            )
         else:
             known, arrives = self._placed_otherwise(op, slot)
             if known is None:
                 return arrives
-            request = known
+            request, service_us, uncached_tokens = known, known.service_us, known.uncached_tokens
+            context_tokens = known.context_tokens
         self.requests[request_id] = request
-        if at_us < self._oldest_us:
-            self._oldest_us = at_us
         self._inflight_requests_at[slot] += 1
-        self._inflight_tokens_at[slot] += request.context_tokens
+        self._inflight_tokens_at[slot] += context_tokens
+        if at_us <= self._queued_us or request.prefilled_us:
+            self._join_late(request_id, request)
+            return arrives
+        self._queued_us = at_us
+        self._prefill_us_at[slot] += service_us
+        self._prefill_requests_at[slot] += 1
+        self._prefill_tokens_at[slot] += uncached_tokens
+        queue = self._prefilling[slot]
+        if queue:
+            queue[request_id] = request
+            return arrives
+        queue[request_id] = request
+        if at_us < self._oldest_us:  # never behind another prefill, which is older
+            self._oldest_us = at_us
+        self._find_head(slot)
+        return arrives
+
+    def _join_late(self, request_id: str, request: Reservation) -> None:
+        """Reserve a request that is not the newest, or whose first token came already."""
+        slot = request.slot
+        self._oldest_us = min(self._oldest_us, request.at_us)
         if not request.prefilled_us:
             self._prefill_us_at[slot] += request.service_us
             self._prefill_requests_at[slot] += 1
             self._prefill_tokens_at[slot] += request.uncached_tokens
-            if at_us <= self._queued_us:
-                self._queue(request_id, request)
-                return arrives
-            self._queued_us = at_us
-            queue = self._prefilling[slot]
-            queue[request_id] = request
-            if len(queue) == 1:
-                self._find_head(slot)
-        return arrives
+            self._queue(request_id, request)
 
     def _placed_otherwise(self, op: Placed, slot: int) -> tuple[Reservation | None, bool]:
         """Note a placement of another replica, a repetition or a renewal.
@@ -348,7 +364,7 @@ class Loads:
             self._count_arrival(op, request.slot)
         if len(op.paths) == 1 and not (gone or request.path or request.prefilled_us):
             # The prompt may come after the reservation (`router.shared.placed_forms`).
-            request.path, request.safe_blocks = op.paths[0], op.safe_blocks
+            request.paths, request.safe_blocks = op.paths, op.safe_blocks
         renewed = known is not None and at_us > request.at_us
         if renewed:
             request.at_us = at_us
@@ -432,7 +448,7 @@ class Loads:
             self._prefill_requests_at[slot] -= 1
             self._prefill_tokens_at[slot] -= request.uncached_tokens
             del self._prefilling[slot][request_id]
-            request.path = b""
+            request.paths = ()
         if at_us > request.prefilled_us:
             request.prefilled_us = at_us
         if request.replica == self.own:
@@ -453,14 +469,12 @@ class Loads:
                 self._find_head(request.slot)
             request.finished = True
             return
-        slot, prefills = request.slot, self._let_go_one(request_id, request, op.at_us)
+        prefills = self._let_go_one(request_id, request, op.at_us, prefilled_us)
         if request.arrived and (prefilled_us or not prefills):
-            self._traces[request_id] = self._ended[slot]
+            self._traces[request_id] = self._ended[request.slot]
         else:
             request.finished, request.prefilled_us = True, max(request.prefilled_us, prefilled_us)
             self._remember(request_id, request)
-        if prefilled_us or prefills:
-            self._find_head(slot, prefilled_us)
 
     def left(self, op: Left) -> list[int]:
         """Release a replica's requests placed at or before ``op.at_us``, and return their slots.
@@ -579,8 +593,7 @@ class Loads:
         generation = now_us // self._memory_us
         if generation != self._generation:
             stale = 0 < self._generation < generation - 1
-            self._old_traces = {} if stale else self._traces
-            self._traces = {}
+            self._old_traces, self._traces = {} if stale else self._traces, {}
             self._old_ended_at = defaultdict(list) if stale else self._ended_at
             self._ended_at = defaultdict(list)
             self._generation = generation
@@ -595,11 +608,7 @@ class Loads:
                 self._drop_rows(book, until_us)
         if now_us - self._oldest_us <= lifetime_us_max:
             return 0
-        expired = [
-            (request_id, request)
-            for request_id, request in self.requests.items()
-            if now_us - request.at_us > lifetime_us_max
-        ]
+        expired = [each for each in self.requests.items() if now_us - each[1].at_us > lifetime_us_max]
         for request_id, request in expired:
             self._end(request_id, request)
             request.finished = True
@@ -736,16 +745,15 @@ class Loads:
         for request_id, op in self._leaders.get(slot, {}).items():
             placed_us = self._goes_on(op, slot)
             if placed_us:
-                yield (
-                    request_id,
-                    Reservation(op.replica, slot, placed_us, path=op.paths[0], safe_blocks=op.safe_blocks),
-                )
+                cached = op.safe_blocks
+                yield request_id, Reservation(op.replica, slot, placed_us, paths=op.paths, safe_blocks=cached)
 
     def oldest_prefill_us(self, slot: int) -> int:
         """Log time at which the oldest unfinished prefill was placed; `NEVER_US` if there is none."""
-        queue, row_us = self._prefilling[slot], self._rows.head_us_at[slot]
-        oldest_us = next(iter(queue.values())).at_us if queue else NEVER_US
-        return min(oldest_us, int(row_us)) if row_us else oldest_us
+        row_us = self._row_head_us_at[slot]
+        for oldest in self._prefilling[slot].values():
+            return min(oldest.at_us, int(row_us)) if row_us else oldest.at_us
+        return int(row_us) if row_us else NEVER_US
 
     def prefilled_us(self, slot: int) -> int:
         """Log time at which the newest prefill of a slot was done; 0 if none was."""
@@ -815,14 +823,8 @@ class Loads:
         for replica in sorted(self._rows.books):
             book = self._rows.books.get(replica)
             yield from book.dumped() if book is not None else ()
-        for (
-            request_id,
-            at_us,
-            prefills,
-            service_us,
-            uncached_tokens,
-            context_tokens,
-        ), slot, replica in counted:
+        for increment, slot, replica in counted:
+            request_id, at_us, prefills, service_us, uncached_tokens, context_tokens = increment
             known = self._trace(request_id)
             paths: tuple[bytes, ...] = (b"",)
             if isinstance(known, Reservation):
@@ -865,7 +867,7 @@ class Loads:
         """Note the first token of a request that is not reserved here."""
         request = self._recalled(request_id) or self._unseen(request_id)
         counted = self._rows.remove(request.replica, request.slot, request_id)
-        request.path = b""
+        request.paths = ()
         if at_us > request.prefilled_us:
             request.prefilled_us = at_us
         if counted is not None:
@@ -902,56 +904,54 @@ class Loads:
         return request
 
     def _end(self, request_id: str, request: Reservation) -> None:
-        """Release a reservation, and find the prefill that is the oldest then."""
+        """Release a reservation."""
         self._let_go_one(request_id, request)
         self._remember(request_id, request)
-        self._find_head(request.slot)
 
-    def _let_go_one(self, request_id: str, request: Reservation, at_us: int = 0) -> bool:
-        """Count a request no longer, since a log time if known; return True if it had no first token."""
-        replica, slot = request.replica, request.slot
+    def _let_go_one(self, request_id: str, request: Reservation, at_us: int = 0, first_us: int = 0) -> bool:
+        """Count a request no longer, and find the head then; return True if no first token was told before.
+
+        ``at_us`` and ``first_us``: log times of its end and of its first token, if told now.
+        """
+        slot = request.slot
         del self.requests[request_id]
-        if replica == self.own:
+        if request.replica == self.own:
             self.changed.add(slot)
             if at_us > self._own_us:
                 self._own_us = at_us
         else:
-            of_replica = self._of_replica[replica]
+            of_replica = self._of_replica[request.replica]
             del of_replica[request_id]
             if not of_replica:
-                del self._of_replica[replica]
+                del self._of_replica[request.replica]
         self._inflight_requests_at[slot] -= 1
         self._inflight_tokens_at[slot] -= request.context_tokens
         if request.prefilled_us:
+            if first_us:
+                self._find_head(slot, first_us)
             return False
         self._prefill_us_at[slot] -= request.service_us
         self._prefill_requests_at[slot] -= 1
         self._prefill_tokens_at[slot] -= request.uncached_tokens
         del self._prefilling[slot][request_id]
+        self._find_head(slot, first_us)
         return True
 
     def _remember(self, request_id: str, request: Reservation) -> None:
         """Remember a request without the fields that a later placement repeats."""
         self._traces[request_id] = request
         self._ended_at[request.slot].append(request_id)
-        request.path, request.replica = b"", ""
+        request.paths, request.replica = (), ""
         request.service_us = request.uncached_tokens = request.context_tokens = 0
 
     def _let_go(self, replica: str, until_us: int) -> set[int]:
         """Release a replica's placements until a log time; return the slots."""
         reserved = self.requests if replica == self.own else self._of_replica.get(replica, {})
-        gone = [
-            (request_id, request)
-            for request_id, request in reserved.items()
-            if request.at_us <= until_us and request.replica == replica
-        ]
+        due = [each for each in reserved.items() if each[1].at_us <= until_us]
+        gone = [each for each in due if each[1].replica == replica]
         for request_id, request in gone:
-            self._let_go_one(request_id, request)
-            self._remember(request_id, request)
-        slots = {request.slot for _, request in gone}
-        for slot in slots:
-            self._find_head(slot)
-        return slots
+            self._end(request_id, request)
+        return {request.slot for _, request in gone}
 
     def _hand_over(self, replica: str) -> None:
         """Count a replica's placements until its vectors absorb them: it sends its first one."""
@@ -962,17 +962,16 @@ class Loads:
             self._count_there(request_id, request)
             self._find_head(request.slot)
             if request.path:
-                paths, safe_blocks = (request.path,), request.safe_blocks
+                paths, safe_blocks = request.paths, request.safe_blocks
                 op = Placed(request_id, request.at_us, "", replica, 0, 0, 0, paths, safe_blocks=safe_blocks)
                 self._leads(op, request.slot)
-                request.path = b""
+                request.paths = ()
 
     def _drop_rows(self, book: Book, until_us: int, *, placed: bool = True) -> list[int]:
         """Void a replica's vectors until a log time, and if ``placed`` its placements; return the slots."""
         slots = self._rows.drop(book, until_us, placed=placed)
         self._find_heads(slots)
-        moved: list[int] = slots.tolist()
-        return moved
+        return list(map(int, slots))
 
     def _own_head(self, slot: int) -> Reservation:
         """The oldest unfinished prefill of this replica at a worker, of which there is one."""
@@ -1025,7 +1024,7 @@ class Loads:
         done_us = self._done_us_at[slot]
         if ended_us > done_us:
             self._done_us_at[slot] = done_us = ended_us
-        queue, row_us = self._prefilling[slot], self._rows.head_us_at[slot]
+        queue, row_us = self._prefilling[slot], self._row_head_us_at[slot]
         if queue:
             first = next(iter(queue.values()))
             placed_us: float = first.at_us

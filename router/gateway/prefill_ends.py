@@ -65,11 +65,16 @@ class PrefillEnds:
 
     def _end_due(self) -> None:
         self._timer, self._timer_s = None, inf
-        heap, now_s, due = self._heap, self._now_s() + EARLY_S, list[Prefilling]()
-        while heap and heap[0][0] <= now_s and len(due) < ENDED_AT_ONCE:
-            reservation = self.waiting.pop(heappop(heap)[1], None)
-            if reservation is not None:
-                due.append(reservation)
+        heap, waiting, now_s = self._heap, self.waiting, self._now_s() + EARLY_S
+        due: list[Prefilling] = []
+        while heap:
+            entry = heappop(heap)
+            due_s, attempt_id = entry
+            if due_s > now_s or len(due) == ENDED_AT_ONCE:
+                heappush(heap, entry)
+                break
+            if attempt_id in waiting:
+                due.append(waiting.pop(attempt_id))
         if heap:
             self._wait(heap[0][0])
         for reservation in due:

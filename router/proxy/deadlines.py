@@ -39,7 +39,8 @@ class Deadlines(dict[Item, float]):
         """Let an item wait from now on, even if it waits already."""
         self._delay_s = delay_s
         due_s = self._loop.time() + delay_s
-        self.pop(item, None)
+        if item in self:
+            del self[item]  # it becomes the last
         self[item] = due_s
         if self._timer is None:
             self._set_timer(due_s)

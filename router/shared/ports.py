@@ -4,8 +4,8 @@ The payload is opaque here. `policies.FleetState` is the fold; the listener turn
 metrics. All calls are synchronous, on the event loop, and must be quick.
 """
 
-from collections.abc import Collection, Generator, Iterator, Mapping, Sequence
-from typing import Literal, Protocol
+from collections.abc import Callable, Collection, Generator, Iterator, Mapping, Sequence
+from typing import Any, Literal, Protocol
 
 from policies import LoadPort, Op
 
@@ -23,6 +23,10 @@ class Fold(Protocol):
 
     def apply(self, op: Op, /) -> None:
         """Apply one operation. Order and repetition do not matter."""
+
+    @property
+    def handlers(self) -> Mapping[type, Callable[[Any], object]]:
+        """The fold by type of operation: what `apply` calls."""
 
     @property
     def load_reports(self) -> LoadPort:

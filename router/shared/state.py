@@ -33,7 +33,7 @@ from functools import partial
 
 import msgspec
 
-from policies import Left, LoadVectors, Op, OpRefused, TimeSample, encode_op
+from policies import Left, LoadVectors, Op, OpRefused, Placed, TimeSample, encode_op
 from router.errors import StateError
 from router.shared.agreement import Agreement
 from router.shared.clock import LogClock
@@ -136,7 +136,7 @@ class SharedState:
         self._seed_known = asyncio.Event()
         self._rules = rules
         self._replica = replica
-        self._fold = fold
+        self._fold, self._handlers = fold, fold.handlers
         self._clock = clock
         self._listener: SharedListener = listener or NoListener()
         self._keys = keys = Keys(rules.namespace)
@@ -284,13 +284,18 @@ class SharedState:
             for each in (op, *more):
                 self.publish(each)
             return
-        publisher = self._publisher
-        if self._loads.tells(op) or not self._heartbeat.reads_vectors:
+        publisher, kind = self._publisher, type(op)
+        # New prompts are always told.
+        if (
+            (isinstance(op, Placed) and op.paths)
+            or self._loads.tells(op)
+            or not self._heartbeat.reads_vectors
+        ):
             body = encode_op(op)
-            self._fold.apply(op)
+            self._handlers[kind](op)
             publisher.put(body)
         else:
-            self._fold.apply(op)  # on a request that was told
+            self._handlers[kind](op)  # on a request that was told
         if publisher.loads_timer is None:
             publisher.loads_changed()
 

@@ -1,6 +1,19 @@
 """Folds without loads, and loads that a test sets."""
 
+from collections.abc import Callable
+
 from policies import LoadVector, Op
+
+
+class AnyKind(dict[type, Callable[[Op], None]]):
+    """Handlers of a fake fold, which treats all types of operations alike."""
+
+    def __init__(self, apply: Callable[[Op], None]) -> None:
+        super().__init__()
+        self._apply = apply
+
+    def __missing__(self, kind: type) -> Callable[[Op], None]:
+        return self._apply
 
 
 class FakeLoads:

@@ -12,7 +12,7 @@ from typing import Any
 
 import msgspec
 import pytest
-from fakes.loads import FakeLoads
+from fakes.loads import AnyKind, FakeLoads
 from redis.asyncio import Redis
 from xxhash import xxh3_64_hexdigest
 
@@ -32,6 +32,7 @@ class OpSet:
         self.ops: set[Op] = set()
         self.applied = 0
         self.load_reports = FakeLoads()
+        self.handlers = AnyKind(self.apply)
 
     def apply(self, op: Op) -> None:
         if isinstance(op, Finished) and op.request_id == "bad":

@@ -5,7 +5,7 @@ import contextlib
 from collections.abc import Collection, Generator, Iterator, Sequence
 
 import pytest
-from fakes.loads import FakeLoads
+from fakes.loads import AnyKind, FakeLoads
 from fakes.virtual_loop import EPOCH_S, MemoryRedis, VirtualLoop, run_virtually
 
 from policies import Finished, Op, OpRefused, Placed
@@ -19,6 +19,7 @@ class Counted:
     def __init__(self) -> None:
         self.ops: list[Op] = []
         self.load_reports = FakeLoads()
+        self.handlers = AnyKind(self.apply)
 
     def apply(self, op: Op) -> None:
         self.ops.append(op)

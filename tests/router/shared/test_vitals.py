@@ -4,7 +4,7 @@ import asyncio
 
 import msgspec
 import pytest
-from fakes.loads import FakeLoads
+from fakes.loads import AnyKind, FakeLoads
 
 from router.shared import Hooks, Keys, LogClock, NoListener, SharedState, SharingRules, Vitals
 from router.shared.server import RedisLink
@@ -16,6 +16,7 @@ class NoFold:
 
     snapshot_version = 1
     load_reports = FakeLoads()
+    handlers = AnyKind(lambda _: None)
 
     def apply(self, op: object) -> None:
         """Ignore."""
