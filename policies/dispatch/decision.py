@@ -49,8 +49,8 @@ BLOCK_SLACK = 0.02
 NO_PROMPT = (b"",)
 """Paths of a request without a prompt: it counts as an arrival (`policies.state.ops.Placed`)."""
 
-NO_ENDS = (0, False, None)
-"""Junction, ends and SGLang's profile of a request for a model without windows and states."""
+NO_ENDS = (0, 0, False, None)
+"""Last use, junction, ends and SGLang's profile of a request for a model without windows and states."""
 
 TELLING_BLOCKS = 8
 """Shorter matches show nothing of a capacity (`policies.estimates.capacities`): an application's start is
@@ -290,8 +290,7 @@ class Decider:
         fleet, slot, now_us = self._fleet, chosen.slot, candidates.now_us
         tokens_per_block, windowed = candidates.tokens_per_block, candidates.windowed
         safe_blocks = int(chosen.safe_tokens / tokens_per_block + 0.5)
-        used_us = 0
-        junction_blocks, ends, sglang = NO_ENDS
+        used_us, junction_blocks, ends, sglang = NO_ENDS
         if windowed:
             junction_blocks, ends, sglang = self._ends(asked, view, chosen, safe_blocks, tokens_per_block)
         elif safe_blocks >= TELLING_BLOCKS:
@@ -327,9 +326,10 @@ class Decider:
             ends,
             entry.flow if fleet.tickets.count and entry is not None else "",
             safe_blocks,
-            junction_blocks=junction_blocks,
-            block_tokens=self._said_block_tokens,
-            owner=candidates.owner,
+            -1,  # a pair alone compares lengths
+            junction_blocks,
+            self._said_block_tokens,
+            candidates.owner,
         )
         return Decision(attempt, placed)
 

@@ -356,8 +356,7 @@ class Feedback:
                 self._learn_end(request, attempt, usage, now_us, decodes=decodes)
             if not self._says_itself(request, attempt):
                 flushed = self._notice_flush(request.paths[0], attempt, usage.cached_tokens, now_us)
-        worker = None if ttft_s is None else self._fleet.worker(attempt.worker_id)
-        if ttft_s is None or worker is None:
+        if ttft_s is None or (worker := self._fleet.worker(attempt.worker_id)) is None:
             return flushed
         chosen = attempt.chosen
         predicted_s = chosen.estimated_ttft_s - chosen.transfer_s

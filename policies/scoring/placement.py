@@ -68,7 +68,7 @@ def place(request: RequestView, candidates: Candidates | None, policy: Policy) -
         The worker and its prediction, or ``Shed("no_worker")`` when there is no candidate (None or empty) or
         the policy considers none.
     """
-    if candidates is None or not (candidates.few or len(candidates.slow.slots)):
+    if candidates is None:
         return NOWHERE
     plain, others, queue = candidates.slow.plain, policy.counts_others, candidates.queue
     if (
@@ -79,6 +79,8 @@ def place(request: RequestView, candidates: Candidates | None, policy: Policy) -
         and not candidates.loads_s
     ):
         return _place_plain(request, candidates, plain, counts_others=others)
+    if not candidates.few and not len(candidates.slow.slots):
+        return NOWHERE
     candidates, costs, timings = priced(request, candidates, policy)
     row = cheapest_row(request.key, candidates.slow.worker_hash, costs)
     if row is None:

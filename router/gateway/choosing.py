@@ -55,7 +55,7 @@ def choose(
     if registry.may_limit or gateway.fleet.buckets.lengths is not None:
         length = decider.length_of(parsed)
     slots = every = registry.eligible(model, now_us, length)
-    if not len(slots):
+    if not slots.size:
         why = None if parsed.choice is None else parsed.choice.missing()
         raise why or placing.nobody_for(model, length)
     pairing = None
