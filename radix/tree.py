@@ -188,13 +188,13 @@ class PrefixTree:
         size = len(path)
         if size % HASH_BYTES:
             check_path(path)
-        children, slots = self.root.children, len(self.holdings)
+        children, blocks = self.root.children, size // HASH_BYTES
         node = children.get(unpack_hash(path)[0]) if children and path else None
         if node is None:
-            return Match(size // HASH_BYTES, slots, [], [])
+            return Match(blocks, len(self.holdings), [], [])
         if node.run == path and not profile.needs_ends:
-            return Match(size // HASH_BYTES, slots, [node.holders], [size // HASH_BYTES])
-        ends = np.zeros(slots, dtype=np.int32) if profile.needs_ends else None
+            return Match(blocks, len(self.holdings), [node.holders], [blocks])
+        ends = np.zeros(len(self.holdings), dtype=np.int32) if profile.needs_ends else None
         parted: list[int] = []  # Bitmasks of the workers whose match ends at each of ``depths``.
         depths: list[int] = []
         at, holders = 0, node.holders
@@ -215,7 +215,7 @@ class PrefixTree:
             node = children.get(unpack_hash(path, at)[0]) if children and at < size else None
         parted.append(holders)
         depths.append(at // HASH_BYTES)
-        match = Match(size // HASH_BYTES, slots, parted, depths)
+        match = Match(blocks, len(self.holdings), parted, depths)
         if ends is not None:
             if self.reaches:
                 self._collect_reaches(match, words_of(path), ends)

@@ -1059,12 +1059,12 @@ class Loads:
                 self._find_head(slot)
 
     def _count_arrival(self, op: Placed, slot: int) -> None:
-        second, safe_blocks = op.at_us // 1_000_000, op.safe_blocks
+        second = op.at_us // 1_000_000
         if second != self._shown and not self._show(second):
             return
         self._arrivals_at[slot] += 1
         self._service_us_at[slot] += op.service_us
-        if safe_blocks and BYTES_OF_RETURN * safe_blocks >= sum(map(len, op.paths)):
+        if op.safe_blocks and BYTES_OF_RETURN * op.safe_blocks >= sum(map(len, op.paths)):
             self._returns_at[slot] += 1
 
     def _show(self, second: int) -> bool:

@@ -284,7 +284,7 @@ class SharedState:
             for each in (op, *more):
                 self.publish(each)
             return
-        publisher, kind = self._publisher, type(op)
+        publisher = self._publisher
         # New prompts are always told.
         if (
             (isinstance(op, Placed) and op.paths)
@@ -292,10 +292,10 @@ class SharedState:
             or not self._heartbeat.reads_vectors
         ):
             body = encode_op(op)
-            self._handlers[kind](op)
+            self._handlers[type(op)](op)
             publisher.put(body)
         else:
-            self._handlers[kind](op)  # on a request that was told
+            self._handlers[type(op)](op)  # on a request that was told
         if publisher.loads_timer is None:
             publisher.loads_changed()
 
