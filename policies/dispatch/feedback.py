@@ -563,14 +563,14 @@ class Feedback:
         mean = seen_bytes / seen_tokens
         if seen_tokens > MEMORY_TOKENS:
             kept = MEMORY_TOKENS / seen_tokens
-            seen_bytes, seen_tokens = seen_bytes * kept, seen_tokens * kept
-            unsaid_bytes, unsaid_tokens = kept * unsaid_bytes, kept * unsaid_tokens
-        seen.bytes, seen.tokens = seen_bytes, seen_tokens
-        seen.unsaid_bytes, seen.unsaid_tokens = unsaid_bytes, unsaid_tokens
+            seen.bytes, seen.tokens = seen_bytes * kept, seen_tokens * kept
+            seen.unsaid_bytes, seen.unsaid_tokens = kept * unsaid_bytes, kept * unsaid_tokens
+        else:
+            seen.bytes, seen.tokens = seen_bytes, seen_tokens
+            seen.unsaid_bytes, seen.unsaid_tokens = unsaid_bytes, unsaid_tokens
         if abs(mean - shared) > CHANGE_MIN * shared and self._may_say(f"bytes {model}", now_us):
-            word = BytesPerToken(model, now_us, self._replica, mean, round(seen_tokens))
             seen.word, seen.unsaid_bytes, seen.unsaid_tokens = (now_us, self._replica), 0.0, 0.0
-            self._publish(word)
+            self._publish(BytesPerToken(model, now_us, self._replica, mean, round(seen.tokens)))
 
     def _begin_bytes(self, model: str, shared: float) -> _Seen:
         """Begin with what is known of a model."""

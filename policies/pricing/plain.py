@@ -5,8 +5,7 @@ beside it or another length bucket, and no request waits. Then the loop computes
 that hands the request over to a decode worker, and no `Timing`.
 
 The formulas are those of `policies.pricing.timing.assemble` without its options, and of the policies' prices,
-written out in their order of operations, since calls would be most of the loop. A test holds both to the same
-numbers.
+written out in their order of operations, since calls would be most of the loop. A test compares both.
 """
 
 from collections.abc import Sequence

@@ -81,10 +81,8 @@ def choose(
         arrived_us = record.arrived_us
         if not arrived_us:
             arrived_us = record.arrived_us = now_us - int((now_s - record.received_s) * 1e6)
-        lane = lane_of(model, length)
-        entry = QueueEntry(
-            arrived_us, lane, record.flow, ticket_id, turn, slots is not every, record.attempts > 0
-        )
+        lane, again = lane_of(model, length), record.attempts > 0
+        entry = QueueEntry(arrived_us, lane, record.flow, ticket_id, turn, slots is not every, again)
     home = gateway.sessions.home_of(parsed) if parsed.session and gateway.sessions is not None else -1
     profile = placing.default_profile
     if placing.profiles:
