@@ -766,9 +766,7 @@ class Loads:
         """
         self._advance(now_us // 1_000_000)
         arrivals, service_us, _ = self._windows.sum(axis=0)
-        arrivals_per_s: NDArray[np.float64] = arrivals / RATE_WINDOW_S
-        utilisation: NDArray[np.float64] = service_us / (1e6 * RATE_WINDOW_S)
-        return arrivals_per_s, utilisation
+        return arrivals / RATE_WINDOW_S, service_us / (1e6 * RATE_WINDOW_S)
 
     def return_ratio(self, slots: NDArray[np.intp]) -> float:
         """Share of these slots' arrivals over the last window that found most of their prompt cached."""
