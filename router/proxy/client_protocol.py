@@ -251,9 +251,11 @@ class GatewayProtocol(HttpToolsProtocol):
         self._release_app_body()
 
     def eof_received(self) -> None:
-        """Drop the answer in flight: its client has left."""
+        """Drop the answer in flight: its client has left. A complete one may still wait to be written."""
         if self._active is not None:
             self._drop()
+        else:
+            self.transport.close()
 
     def data_received(self, data: bytes) -> None:
         """Parse what came, in pieces if it may hold many requests."""
@@ -292,24 +294,29 @@ class GatewayProtocol(HttpToolsProtocol):
             return False
         headers = known.headers_with(digits)
         answer = Answer(self, headers, method, path, known.query, known.hop_names, known.keep_alive)
-        try:
-            answer.take_whole(body)
-        except RequestRejected:
-            return False  # it is refused like any other
         answer.can_chunk = known.can_chunk
         answer.derived = known.derived
         self.idle.pop(self, None)
         self._begun += 1
         self.headers = headers
         self.cycle = self._turn = answer
-        self._advance()
+        try:
+            answer.take_whole(body)
+        except RequestRejected as error:
+            self._receiver = answer
+            self._refuse(error)
+        else:
+            self._advance()
         if self._active is None or self._receive_timer is not None:
             self._watch_receiving()
         return True
 
     def _learn_head(self, data: bytes | memoryview, answer: Answer) -> None:
+        """Remember the head of a read that began with ``answer``, unless that is an earlier one that waits."""
         self._heads_learned += 1
-        if isinstance(data, bytes) and not answer.streams and answer.refusal is None:
+        if answer is not self.cycle or answer.streams or answer.refusal is not None:
+            return
+        if isinstance(data, bytes):
             self._known = self.heads.learned(data, answer, self.limits)
 
     def _parse_on(self) -> None:

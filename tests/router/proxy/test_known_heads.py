@@ -191,6 +191,28 @@ async def test_a_known_request_waits_for_its_turn(gateway: Any, read_answer: Rea
     assert gateway.exchanges[2].request.body == b"three"
 
 
+async def test_a_head_is_not_learned_as_that_of_an_earlier_request_which_waits(
+    gateway: Any, read_answer: Read
+) -> None:
+    gateway.on_start = lambda exchange: exchange.answer(exchange.request.body)
+    await gateway.start()
+    reader, writer = await gateway.connect(b"GET /hello HTTP/1.1\r\nHost: g\r\n\r\n")
+    await read_answer(reader)
+    (connection,) = gateway.connections
+    connection.pause_writing()
+    connection.data_received(request(b"first", HEAD.replace(b"/v1/x", b"/v1/other")))
+    connection.data_received(request(b"later"))
+    connection.resume_writing()
+    for body in (b"first", b"later"):
+        assert (await read_answer(reader))[1] == body
+    reader, writer = await gateway.connect()
+    for body in (b"third", b"fifth"):
+        writer.write(request(body))
+        assert (await read_answer(reader))[1] == body
+    paths = [exchange.request.path for exchange in gateway.exchanges]
+    assert paths == [b"/v1/other", b"/v1/x", b"/v1/x", b"/v1/x"]
+
+
 async def test_limits_hold_for_known_heads(gateway: Any, read_answer: Read) -> None:
     gateway.on_start = lambda exchange: exchange.answer(exchange.request.body)
     await gateway.start(ClientLimits(body_bytes_max=2_000))
@@ -212,7 +234,8 @@ async def test_new_limits_of_heads_hold_for_known_ones(gateway: Any, read_answer
 
 async def test_a_known_request_without_room_is_refused(gateway: Any, read_answer: Read) -> None:
     gateway.on_start = lambda exchange: exchange.answer(exchange.request.body)
-    await gateway.start(held=HeldBytes(1_000))
+    refused: list[None] = []
+    await gateway.start(held=HeldBytes(1_000, lambda: refused.append(None)))
     reader, writer = await gateway.connect(request(b"first"))
     await read_answer(reader)
     writer.write(request(b"x" * 1_500))
@@ -221,6 +244,7 @@ async def test_a_known_request_without_room_is_refused(gateway: Any, read_answer
     assert refusal is not None
     assert refusal.code == "held_bytes_exceeded"
     assert gateway.held.count == 0
+    assert len(refused) == 1
 
 
 async def test_a_client_with_new_heads_each_time_costs_a_bounded_number_of_looks(
