@@ -89,7 +89,6 @@ class LateTransport:
     __slots__ = (
         "_late",
         "_transport",
-        "abort",
         "get_extra_info",
         "get_write_buffer_size",
         "is_closing",
@@ -101,7 +100,6 @@ class LateTransport:
     def __init__(self, transport: asyncio.Transport, late: LateWrites) -> None:
         self._transport = transport
         self._late = late
-        self.abort = transport.abort
         self.get_extra_info = transport.get_extra_info
         self.get_write_buffer_size = transport.get_write_buffer_size
         self.is_closing = transport.is_closing
@@ -136,6 +134,11 @@ class LateTransport:
         """Close behind what waits."""
         self._late.flush()
         self._transport.close()
+
+    def abort(self) -> None:
+        """Close at once, when what waits is given to the system: an answer may be in it."""
+        self._late.flush()
+        self._transport.abort()
 
     def set_protocol(self, protocol: asyncio.BaseProtocol) -> None:
         """Give the connection to another protocol."""

@@ -6,6 +6,7 @@ import json
 import socket
 import ssl
 import struct
+import time
 from collections.abc import AsyncIterator, Awaitable, Callable
 from typing import Any
 
@@ -15,8 +16,9 @@ import trustme
 import uvicorn
 from fakes.answers import read_answers
 
-from router.proxy import ClientLimits
+from router.proxy import ClientLimits, ClientQuota, Clients
 from router.proxy.client_protocol import PIECE_BYTES, WAITING_MAX
+from router.proxy.late_writes import late_writes
 
 Until = Callable[..., Awaitable[None]]
 ReadAnswer = Callable[..., Awaitable[tuple[bytes, bytes]]]
@@ -636,6 +638,24 @@ async def test_a_client_that_closes_its_side_has_left(gateway: Any, until: Until
     await until(lambda: not gateway.state.connections)
 
     assert gateway.exchanges[0].calls == ["client_left"]
+
+
+@pytest.mark.parametrize("end", ["eof_received", "vacate"])
+async def test_an_answer_that_is_complete_arrives_though_its_connection_closes_in_the_same_turn(
+    gateway: Any, read_answer: ReadAnswer, end: str
+) -> None:
+    gateway.on_start = echo
+    gateway.clients = Clients(ClientQuota(), time.monotonic, lambda _: None)
+    await gateway.start()
+    reader, _ = await gateway.connect(POST)
+    await read_answer(reader)
+    (connection,) = gateway.connections
+    late_writes(asyncio.get_running_loop()).is_quiet = False
+    connection.data_received(POST)
+    getattr(connection, end)()
+    connection.transport._transport.close()  # as the loop does after ``eof_received``
+    async with asyncio.timeout(10):
+        assert (await read_answer(reader))[1] == b"hi"
 
 
 async def test_a_client_that_leaves_after_its_answer_is_not_reported(

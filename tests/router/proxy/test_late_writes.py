@@ -99,14 +99,23 @@ async def test_pieces_the_end_and_closing_come_behind_what_waits() -> None:
     await asyncio.sleep(0)
 
 
-async def test_an_aborted_connection_takes_nothing_and_the_others_get_theirs() -> None:
+async def test_a_connection_that_broke_takes_nothing_and_the_others_get_theirs() -> None:
     journal: list[object] = []
-    gone, other = _late(_Connection(journal)), _late(_Connection(journal, "b"))
+    broken = _Connection(journal)
+    gone, other = _late(broken), _late(_Connection(journal, "b"))
     gone.write(b"1")
     other.write(b"2")
-    gone.abort()
+    broken.closed = True
     await asyncio.sleep(0)
     assert journal == [("b", b"2")]
+
+
+async def test_what_was_written_before_an_abort_is_not_lost() -> None:
+    journal: list[object] = []
+    transport = _late(_Connection(journal))
+    transport.write(b"1")
+    transport.abort()
+    assert journal == [("a", b"1")]
 
 
 async def test_a_write_that_makes_others_keeps_the_order() -> None:
