@@ -474,6 +474,7 @@ class WorkerConnection(asyncio.Protocol):
         self._framing_bytes = 0
         if self._is_head:
             self._complete = True
+            self._keep_alive = False  # the parser waits for a body that does not come
             self._pieces_end = 0
         elif self._length is None and status not in (204, 304):
             self._until_close = not self._chunked

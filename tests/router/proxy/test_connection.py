@@ -129,6 +129,17 @@ async def test_the_answer_to_head_has_a_length_and_no_body(worker: Any, fetch: A
     assert b"content-length" not in worker.requests[0][0]
 
 
+async def test_a_connection_is_not_kept_after_an_answer_to_head(
+    worker: Any, new_sink: Any, until: Until
+) -> None:
+    pool = WorkerPool(await worker.answer_with(HEAD + b"Content-Length: 0\r\n\r\n"))
+    for method, kept in ((b"POST", 1), (b"HEAD", 0)):
+        sink = new_sink()
+        pool.send(method, b"/v1/x", b"", b"", [], sink)
+        await until(lambda sink=sink: sink.ended)
+        assert (pool.idle, pool.opened) == (kept, 1)
+
+
 @pytest.mark.parametrize(
     ("answer", "error"),
     [
