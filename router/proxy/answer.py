@@ -327,6 +327,7 @@ class Answer(RequestResponseCycle):
             self.counted_bytes = 0
         if self.streams or self.refusal is not None:
             self.sink = None
+            self._pieces = []
             protocol.flow.held = False
             if self.refusal is not None or not self.body_complete:
                 protocol.close_politely()  # its body may still be on its way

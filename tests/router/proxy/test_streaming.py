@@ -189,6 +189,17 @@ async def test_a_connection_goes_on_after_a_body_that_nobody_asked_to_resume(
     assert (await read_answer(reader))[1] == b'{"from":"app"}'
 
 
+async def test_a_body_that_nobody_read_is_not_kept_with_the_connection(
+    gateway: Any, read_answer: Read
+) -> None:
+    gateway.on_start = lambda exchange: exchange.answer(b"no")
+    await gateway.start()
+    reader, _ = await gateway.connect(b"POST /up/x HTTP/1.1\r\nHost: g\r\nContent-Length: 5\r\n\r\nhello")
+    await read_answer(reader)
+    (connection,) = gateway.connections
+    assert connection.cycle._pieces == []
+
+
 async def test_room_for_a_streamed_body_is_counted(gateway: Any, read_answer: Read) -> None:
     await serving(gateway, held=HeldBytes(100_000))
     reader, _ = await gateway.connect(form(10))
