@@ -172,15 +172,18 @@ class RecentDecisions:
                     kept = _pack(_facts(decision))
                 except (TypeError, ValueError, OverflowError):  # numbers of a plug-in
                     kept = decision
+        else:
+            decision.path = decision.path[:TEXT_CHARS_MAX]  # clients choose the end of some
         self._ring.append(kept)
 
     def _keep_hashes(self, decision: RecentDecision) -> None:
-        """Keep the hashes of a long prompt, or of several, in place of the oldest."""
+        """Keep the hashes of a long prompt, or of several, in place of the oldest, while the ring has them."""
         size, kept = _hashes_bytes(decision), self._long
+        left_out = decision.number - (self._ring.maxlen or 0)
         if size:
             self._hashes_bytes += size
             kept.append(decision)
-        while self._hashes_bytes > self._hashes_bytes_max:
+        while kept and (self._hashes_bytes > self._hashes_bytes_max or kept[0].number <= left_out):
             oldest = kept.popleft()
             self._hashes_bytes -= _hashes_bytes(oldest)
             assert oldest.parsed is not None

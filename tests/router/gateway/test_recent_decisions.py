@@ -117,6 +117,20 @@ def test_the_hashes_of_the_newest_long_prompts_are_kept_within_their_bound(
         assert bool(kept.parsed.paths) is (long_bytes <= kilobytes * 1024)
 
 
+def test_what_left_the_ring_is_not_kept_for_its_few_hashes() -> None:
+    decisions = RecentDecisions(kept_max=8)
+    for _ in range(100):
+        decisions.add(decision(blocks=1, prompts=2))
+    assert len(decisions._long) == 8
+    assert all(kept.parsed is not None and kept.parsed.paths for kept in decisions.since(0)[0])
+
+
+def test_the_end_of_a_long_path_is_not_kept() -> None:
+    decisions = RecentDecisions()
+    decisions.add(RecentDecision(b"/more/" + b"x" * 30_000, "", 0.0, 0))
+    assert len(decisions.since(0)[0][0].path) == TEXT_CHARS_MAX
+
+
 def test_how_long_requests_stay_at_a_worker_is_known_of_those_that_were_completed_there(bench: Bench) -> None:
     for seconds in (1.0, 3.0):
         bench.start(chat())
