@@ -32,7 +32,7 @@ def _imports(module: Path) -> list[str]:
 DOORS = {"policies.disaggregation", "policies.observing", "radix.residency"}
 """Options with a door of their own, so that the plain path's door does not lead to them."""
 
-PLAIN_LINES_MAX = 27_200
+PLAIN_LINES_MAX = 27_300
 """A ratchet: 22,000 is the aim. It rose by 4 % for a request that takes a third less bytecode."""
 
 

@@ -177,7 +177,7 @@ class RecentDecisions:
         self._ring.append(kept)
 
     def _keep_hashes(self, decision: RecentDecision) -> None:
-        """Keep the hashes of a long prompt, or of several, in place of the oldest, while the ring has them."""
+        """Keep the hashes of a long prompt, or of several, in place of the oldest, as the ring does."""
         size, kept = _hashes_bytes(decision), self._long
         left_out = decision.number - (self._ring.maxlen or 0)
         if size:

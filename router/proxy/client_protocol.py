@@ -312,11 +312,9 @@ class GatewayProtocol(HttpToolsProtocol):
         return True
 
     def _learn_head(self, data: bytes | memoryview, answer: Answer) -> None:
-        """Remember the head of a read that began with ``answer``, unless that is an earlier one that waits."""
         self._heads_learned += 1
-        if answer is not self.cycle or answer.streams or answer.refusal is not None:
-            return
-        if isinstance(data, bytes):
+        came_now = answer is self.cycle  # not an earlier one, which waits
+        if came_now and isinstance(data, bytes) and not answer.streams and answer.refusal is None:
             self._known = self.heads.learned(data, answer, self.limits)
 
     def _parse_on(self) -> None:
