@@ -293,7 +293,7 @@ class Decider:
         used_us, junction_blocks, ends, sglang = NO_ENDS
         if windowed:
             junction_blocks, ends, sglang = self._ends(asked, view, chosen, safe_blocks, tokens_per_block)
-        elif safe_blocks >= TELLING_BLOCKS:
+        elif safe_blocks >= TELLING_BLOCKS and len(paths) == 1:
             used_us = fleet.tree.used_us(slot, paths[0], safe_blocks)
         if tokens_per_block != self._said_size:
             self._say_size(tokens_per_block)

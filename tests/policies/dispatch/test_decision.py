@@ -40,7 +40,7 @@ from policies import (
     make_policy,
     owner_of,
 )
-from radix import AttentionProfile, Dialect
+from radix import HASH_BYTES, AttentionProfile, Dialect
 
 NOW_US = 1_700_000_000_000_000
 PATH = b"".join(number.to_bytes(8, "little") for number in range(1, 17))
@@ -133,6 +133,18 @@ def test_a_placement_says_whose_blocks_it_brings_while_any_tenant_has_a_quota() 
     setup.shared.fleet.quotas.share_of = {"acme": 0.5, "other": 1.0}.get
     assert setup.decide(tenant="acme").placed.owner == owner_of("acme") > 0
     assert setup.decide(tenant="other").placed.owner == owner_of("other")
+
+
+def test_a_batch_may_have_more_cached_than_its_first_prompt_has_blocks() -> None:
+    """Of a cached prompt of 16 blocks the first 4, and as another prompt the first 8."""
+    setup = Setup()
+    setup.shared.publish(setup.decide().placed)
+    setup.shared.publish(FirstToken("a1", NOW_US + 1))
+
+    decision = setup.decide(paths=(PATH[: 4 * HASH_BYTES], PATH[: 8 * HASH_BYTES]), prompt_bytes=12 * 1024)
+
+    assert decision.placed.safe_blocks == 12
+    assert decision.attempt.used_us == 0, "nothing is learned from the answer to a batch"
 
 
 def test_nothing_is_reserved_by_deciding() -> None:
