@@ -43,7 +43,7 @@ class NextFleetState(FleetState):
 
     def __init__(self, *arguments):
         super().__init__(*arguments)
-        self._apply[Novelty] = lambda op: None
+        self.handlers[Novelty] = lambda op: None
 
 class NextSharedState(SharedState):
     def publish(self, op, *more):

@@ -166,10 +166,10 @@ async def test_registers_that_stay_different_are_told_by_name(namespace: str) ->
     """A fold that takes no operation of others: a defect, which the replica can only report."""
     async with ValkeyServer() as server, running(namespace, **dict.fromkeys("ab", server.url)) as replicas:
         a, b = replicas.values()
-        b.fleet._apply[BytesPerToken] = lambda _op: None
+        b.fleet.handlers[BytesPerToken] = lambda _op: None
         a.publish(BytesPerToken("m", a.clock.now_us(), "a", 2.5))
         await until(lambda: a.state.status.degraded_reason)
         assert a.state.status.differing == {"BytesPerToken": ("b",)}
         assert a.state.status.degraded_reason == "registers differ from those of b: BytesPerToken"
-        b.fleet._apply[BytesPerToken] = b.fleet.registers.of(BytesPerToken).put
+        b.fleet.handlers[BytesPerToken] = b.fleet.registers.of(BytesPerToken).put
         await until(lambda: a.state.status.degraded_reason is None)
