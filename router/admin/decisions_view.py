@@ -105,11 +105,9 @@ def add_decisions_view(api: FastAPI, parts: AdminParts) -> None:
         ] = "",
     ) -> Response:
         """The newest decisions of this replica, the newest first, with their reasons and how they went."""
-        newest, missed = gateway.reports.decisions.since(after)
+        newest, missed = gateway.reports.decisions.latest(after)
         found: list[dict[str, Any]] = []
-        for decision in reversed(newest):
-            if len(found) >= limit:
-                break
+        for decision in newest:
             if (
                 (not worker or worker in _workers(decision))
                 and (not model or model == decision.model)
@@ -118,6 +116,8 @@ def add_decisions_view(api: FastAPI, parts: AdminParts) -> None:
                 and (not request_id or request_id in _ids(decision))
             ):
                 found.append(described(decision))
+                if len(found) >= limit:
+                    break
         answer = {
             "replica": gateway.log.replica,
             "cursor": gateway.reports.decisions.cursor,

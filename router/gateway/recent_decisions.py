@@ -15,6 +15,7 @@ from itertools import islice
 from operator import attrgetter
 
 import msgspec
+from msgspec.structs import astuple
 
 from policies import Attempt, Usage
 from router.gateway.endpoints import Endpoint
@@ -103,7 +104,7 @@ class RecentDecision(msgspec.Struct, eq=False):
 
 
 class _Packed(msgspec.Struct, array_like=True, gc=False):
-    """A decision as it is packed; its tenant is only a name."""
+    """A decision as it is packed: its first fields, with the name of its tenant."""
 
     path: bytes
     client: str
@@ -139,8 +140,9 @@ def _unpacked(kept: bytes | RecentDecision) -> RecentDecision:
     if not isinstance(kept, bytes):
         return kept
     packed = _unpack(kept)
-    facts = {name: getattr(packed, name) for name in _Packed.__struct_fields__}
-    return RecentDecision(**facts | {"tenant": Tenant(packed.tenant)})
+    decision = RecentDecision(*astuple(packed))
+    decision.tenant = Tenant(packed.tenant)
+    return decision
 
 
 class RecentDecisions:
@@ -191,13 +193,14 @@ class RecentDecisions:
 
     def since(self, cursor: int, limit: int = KEPT_MAX) -> tuple[list[RecentDecision], int]:
         """Return the newest decisions after number ``cursor``, oldest first, and how many were left out."""
-        count = self.cursor - max(cursor, 0)
-        if count <= 0:
-            return [], 0
+        newest, left_out = self.latest(cursor, limit)
+        return list(newest)[::-1], left_out
+
+    def latest(self, cursor: int, limit: int = KEPT_MAX) -> tuple[Iterator[RecentDecision], int]:
+        """Return the same, the newest first; each takes some 3 us, when it is asked for."""
+        count = max(self.cursor - max(cursor, 0), 0)
         taken = min(count, limit, len(self._ring))
-        newest = [_unpacked(kept) for kept in islice(reversed(self._ring), taken)]
-        newest.reverse()
-        return newest, count - taken
+        return map(_unpacked, islice(reversed(self._ring), taken)), count - taken
 
     def newest_of(self, request_id: str) -> RecentDecision | None:
         """Return the newest decision with this id, the client's or the gateway's; None if none is kept."""

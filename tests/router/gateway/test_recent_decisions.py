@@ -13,6 +13,7 @@ from router.gateway.recent_decisions import (
     TEXT_CHARS_MAX,
     RecentDecision,
     RecentDecisions,
+    _Packed,
 )
 
 USAGE = (
@@ -115,6 +116,21 @@ def test_the_hashes_of_the_newest_long_prompts_are_kept_within_their_bound(
             continue
         long_bytes += 8 * blocks * count
         assert bool(kept.parsed.paths) is (long_bytes <= kilobytes * 1024)
+
+
+def test_the_newest_are_unpacked_one_by_one(bench: Bench) -> None:
+    for number in range(3):
+        bench.start(chat(), headers=[(b"x-request-id", b"%d" % number)])
+        bench.upstream.answer(USAGE)
+    decisions = bench.gateway.reports.decisions
+    decisions._ring[0] = b"is not looked at"
+    newest, left_out = decisions.latest(0)
+    assert ([next(newest).request_id for _ in range(2)], left_out) == ([b"2", b"1"], 0)
+
+
+def test_a_packed_decision_has_the_first_fields_of_one() -> None:
+    packed = _Packed.__struct_fields__
+    assert RecentDecision.__struct_fields__[: len(packed)] == packed
 
 
 def test_what_left_the_ring_is_not_kept_for_its_few_hashes() -> None:
