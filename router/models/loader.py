@@ -40,6 +40,9 @@ ARRIVAL_S = 1.0
 
 POLL_S = 0.02
 
+TURNS_MAX = 16
+"""Turns of the event loop, twice those in which a request goes on that waited for an adapter."""
+
 LEAVING_POLL_S = 0.5
 LEAVING_POLLS = 20
 """Loads of an adapter that a sibling is about to unload: until then the engine has it already."""
@@ -144,6 +147,13 @@ class AdapterLoader:
             self._failed[worker_id, name] = time.monotonic() + AGAIN_S, reason
         return reason
 
+    async def _let_go_on(self, name: str) -> None:
+        """Let the requests that waited for an adapter go on, before another one takes its place."""
+        for _ in range(TURNS_MAX):
+            if not self.uses.is_awaited(name):
+                return
+            await asyncio.sleep(0)
+
     async def _make_room(self, local: LocalWorker, adapters: Adapters, name: str) -> None:
         held = [
             served.model_id
@@ -157,6 +167,7 @@ class AdapterLoader:
         held.sort(key=lambda each: (self.uses.is_busy(each), newest_us[each]))
         for other in held[:too_many]:
             place = local.worker.worker_id, other
+            await self._let_go_on(other)
             await self._idle(other)
             self.uses.leaves(place)
             self.follow()

@@ -88,6 +88,10 @@ class AdapterUses:
         """Return True if a request of this process for an adapter is in flight."""
         return any(use.in_flight for use in self._in_flight.get(name, ()))
 
+    def is_awaited(self, name: str) -> bool:
+        """Return True if a request of this process waits for an adapter, or is about to be sent."""
+        return any(not use.in_flight for use in self._in_flight.get(name, ()))
+
     async def newest(self, names: Iterable[str]) -> dict[str, int]:
         """Return the log time of the newest use of each adapter, by any replica; 0 if none is known."""
         newest = {name: self._used_us.get(name, 0) for name in names}
