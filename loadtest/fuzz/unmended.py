@@ -17,7 +17,7 @@ from router.discovery import pods, settling
 from router.encoding.encoding import Encoding
 from router.encoding.registrations import Registrations
 from router.fleet import engine_info
-from router.gateway import parsing
+from router.gateway import bodies
 from router.proxy import client_protocol
 from router.shared import reader
 from router.shared.placed_forms import ENTRY_KINDS, LogOp
@@ -53,8 +53,20 @@ def _publish(self: SharedState, op: Op, *more: Op) -> None:
         self._publisher.put(_encoder.encode(each))
 
 
+def _unbounded(names: tuple[str, ...], kind: Any) -> None:
+    """Decode some fields of bodies as a kind without bounds."""
+    for endpoint, (_, *reading) in list(bodies.READERS.items()):
+        bounded = bodies._TYPES[endpoint]
+        fields = [(name, kind | None, None) for name in names if name in bounded.__struct_fields__]
+        loose = msgspec.defstruct(bounded.__name__, fields, bases=(bounded,), gc=False)
+        bodies.READERS[endpoint] = msgspec.json.Decoder(loose).decode, reading[0], reading[1]
+        tables: tuple[dict[Any, Any], ...] = bodies.SCOPE, bodies.SCOPE_FIELDS, bodies.BESIDE_IDS
+        for table in tables:
+            table[loose] = table[bounded]
+
+
 def _numbers() -> None:
-    _put(parsing, COUNT_MAX=inf, ANSWERS_MAX=inf, WHOLE_MAX=inf)
+    _unbounded(("max_tokens", "max_completion_tokens", "max_output_tokens", "n", "priority"), int)
     for part in (Decider, QueueEntry):  # decisions, and turns
         _put(sys.modules[part.__module__], TOKENS_MAX=inf, whole=lambda value, most: round(value))
     _put(SharedState, publish=_publish)
@@ -85,7 +97,7 @@ def _entries() -> None:
 
 
 def _names() -> None:
-    _put(parsing, NAME_CHARS_MAX=inf)
+    _unbounded(("model", "service_tier", "prompt_cache_key"), str)
     _put(logs, bounded=logs.encoded)
 
 

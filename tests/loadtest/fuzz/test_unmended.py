@@ -9,9 +9,12 @@ from loadtest.fuzz.unmended import UNMENDED
 
 DEFECTS = {
     "C1": """
-from router.gateway.parsing import COUNT_MAX
+from router.gateway.bodies import decode
+from router.gateway.endpoints import Endpoint
 from router.shared.state import SharedState
-assert COUNT_MAX == float("inf") and "encode_op" not in SharedState.publish.__code__.co_names
+body = b'{"model": "m", "messages": [], "max_tokens": %d}' % 2**70
+assert decode(Endpoint.CHAT, body).max_tokens == 2**70
+assert "encode_op" not in SharedState.publish.__code__.co_names
 """,
     "C4": """
 from types import SimpleNamespace
@@ -52,6 +55,10 @@ assert PIECE_BYTES > 1 << 30
 """,
     "C7": """
 from router import logs
+from router.gateway.bodies import decode
+from router.gateway.endpoints import Endpoint
+name = "z" * 300_000
+assert decode(Endpoint.CHAT, b'{"messages": [], "model": "%b"}' % name.encode()).model == name
 assert len(logs.bounded({"model": "z" * 300_000})) > 300_000
 """,
 }
