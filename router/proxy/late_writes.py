@@ -10,7 +10,7 @@ long as turns have one write each, it leaves at once.
 import asyncio
 from collections import deque
 from collections.abc import Sequence
-from weakref import WeakKeyDictionary
+from weakref import WeakKeyDictionary, proxy
 
 Piece = bytes | bytearray | memoryview
 
@@ -31,7 +31,7 @@ class LateWrites:
     __slots__ = ("_loop", "_were_many", "is_due", "is_quiet", "waiting")
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
-        self._loop = loop
+        self._loop = proxy(loop)  # which is their key
         self.waiting: deque[tuple[asyncio.Transport, bytes | Sequence[Piece]]] = deque()
         self.is_due = self._were_many = False
         self.is_quiet = True

@@ -1,11 +1,12 @@
 """Writes of one turn leave together, in order, and none is lost."""
 
 import asyncio
+import gc
 from typing import cast
 
 import pytest
 
-from router.proxy.late_writes import WRITES_MAX, LateTransport, late_writes
+from router.proxy.late_writes import WRITES_MAX, LateTransport, _of_loop, late_writes
 
 
 class _Connection(asyncio.Transport):
@@ -153,6 +154,16 @@ async def test_a_write_that_fails_costs_no_other_its_place() -> None:
     other.write(b"3")
     await asyncio.sleep(0)
     assert journal == [("b", b"2"), ("b", b"3")]
+
+
+def test_a_loop_that_is_gone_leaves_nothing() -> None:
+    loop = asyncio.new_event_loop()
+    late_writes(loop)
+    known = len(_of_loop)
+    loop.close()
+    del loop
+    gc.collect()
+    assert len(_of_loop) < known
 
 
 async def test_a_real_connection_keeps_everything() -> None:
