@@ -126,7 +126,8 @@ class Attempt(msgspec.Struct, frozen=True, gc=False, array_like=True):
         tokens_per_block: Estimate used for the paths.
         started_s: Monotonic seconds when it was sent.
         windowed: True if the model has sliding windows or linear states.
-        used_us: Log time at which the worker had last used the predicted match; 0 if none was predicted.
+        used_us: Log time at which the worker had last used the predicted match; 0 if none was predicted, and
+            for a batch.
         sglang: Profile of a model with windows or states, on a worker where SGLang's rule applies; else None.
     """
 

@@ -27,32 +27,35 @@ PROMPT_TOKENS = 4_000.0
 POLICIES = [make_policy("expected_cost"), make_policy("min_ttft")]
 
 
+@pytest.mark.parametrize("split", [False, True], ids=["whole", "split"])
+@pytest.mark.parametrize("alike", [False, True], ids=["different", "alike"])
 @given(data=st.data(), policy=st.sampled_from(POLICIES))
 def test_the_numbers_are_those_of_the_assembly_bit_for_bit(
-    make_candidates: MakeCandidates, data: st.DataObject, policy: Policy
+    make_candidates: MakeCandidates, data: st.DataObject, policy: Policy, *, alike: bool, split: bool
 ) -> None:
     n = data.draw(st.integers(1, 5))
 
     def column(low: float, high: float) -> list[float]:
         return data.draw(st.lists(st.floats(low, high), min_size=n, max_size=n))
 
-    if data.draw(st.booleans()):
-        safe_tokens, models = column(0.0, PROMPT_TOKENS), [column(0.0, 1.0), column(1e-6, 1e-3)]
+    if not alike:
+        safe_tokens = column(0.0, PROMPT_TOKENS)
+        models = [column(0.0, 1.0), column(1e-6, 1e-3), column(1e3, 1e6)]
     else:  # workers in a row have model and match in common
+        two = st.sampled_from([(0.01, 1e-4, 1e4), (0.02, 1e-5, 1e4)])
         safe_tokens = data.draw(st.lists(st.sampled_from([0.0, 512.0]), min_size=n, max_size=n))
-        models = data.draw(st.lists(st.sampled_from([[0.01, 1e-4], [0.02, 1e-5]]), min_size=n, max_size=n))
-        models = list(map(list, zip(*models, strict=True)))
+        models = list(map(list, zip(*data.draw(st.lists(two, min_size=n, max_size=n)), strict=True)))
     workers = make_candidates(
         safe_tokens=safe_tokens,
         backlog_s=column(0.0, 9.0),
         a_s=models[0],
         b_s=models[1],
-        c0_tokens=data.draw(st.sampled_from([[1e4] * n, column(1e3, 1e6)])),
+        c0_tokens=models[2],
         congestion_per_s=column(0.0, 20.0),
         evict_token_s=data.draw(st.lists(st.sampled_from([0.0, 1e-4]), min_size=n, max_size=n)),
         free_tokens=column(0.0, 2 * PROMPT_TOKENS),
     )
-    if data.draw(st.booleans()):
+    if split:
         routes, seconds = (
             np.array(data.draw(st.lists(st.integers(0, 2), min_size=n, max_size=n))),
             st.floats(0, 9),

@@ -149,8 +149,9 @@ def test_an_end_that_tells_of_the_first_token_is_both_words_in_one() -> None:
         assert state(loads) == state(loads_after([placed("a"), placed("b", START + 1), first, end]))
 
 
-def test_a_replica_that_left_takes_its_reservations_with_it_and_nobody_elses() -> None:
-    loads = loads_after([placed("a"), placed("b", replica="two"), Left("one", START + 10)])
+@pytest.mark.parametrize("own", ["", "one"])
+def test_a_replica_that_left_takes_its_reservations_with_it_and_nobody_elses(own: str) -> None:
+    loads = loads_after([placed("a"), placed("b", replica="two"), Left("one", START + 10)], own=own)
     assert set(loads.requests) == {"b"}
     loads.placed(placed("late", START + 5), 0)
     assert set(loads.requests) == {"b"}
@@ -214,9 +215,10 @@ def test_a_dumped_reservation_keeps_whether_it_arrived() -> None:
     assert loads.rates(START)[0][0] == 1 / RATE_WINDOW_S
 
 
-def test_what_was_given_up_is_not_revived_by_its_old_placement_when_nobody_remembers_why() -> None:
+@pytest.mark.parametrize("own", ["", "one"])
+def test_what_was_given_up_is_not_revived_by_its_old_placement_when_nobody_remembers_why(own: str) -> None:
     """The replica's silence is long past and forgotten when the placement is read again."""
-    loads = loads_after([placed("a")])
+    loads = loads_after([placed("a")], own=own)
     now_us = START + 200 * SECOND
     loads.collect(now_us, 10**12)
     loads.left(Left("one", START))
@@ -240,6 +242,17 @@ def test_what_nobody_ever_finished_is_released_for_its_age() -> None:
     assert loads.collect(START + 9 * SECOND, 10 * SECOND) == 0
     assert loads.collect(START + 11 * SECOND, 10 * SECOND) == 1
     assert state(loads)[:4] == (0, 0, 0, 0)
+
+
+@pytest.mark.parametrize(
+    "before",
+    [placed("b", START + 5 * SECOND), FirstToken("a", START + 5 * SECOND)],
+    ids=["a newer one", "its first token"],
+)
+def test_what_is_seen_late_is_released_for_its_age_too(before: Placed | FirstToken) -> None:
+    loads = loads_after([before, placed("a")])
+    assert loads.collect(START + 11 * SECOND, 10 * SECOND) == 1
+    assert "a" not in loads.requests
 
 
 def test_what_ended_before_the_first_look_at_the_time_is_remembered_after_it() -> None:
@@ -275,6 +288,15 @@ def test_rates_count_the_last_window_only() -> None:
     assert (arrivals_per_s[0], utilisation[0]) == (1.0, 0.5)
     arrivals_per_s, utilisation = loads.rates(START + (2 * RATE_WINDOW_S - 1) * SECOND)
     assert (arrivals_per_s[0], utilisation[0]) == (0.0, 0.0)
+
+
+def test_an_arrival_that_is_seen_when_its_second_is_over_for_long_is_not_counted() -> None:
+    """Its column is that of the second of the look by then."""
+    loads = loads_after([placed("a")])
+    later_us = START + RATE_WINDOW_S * SECOND
+    assert loads.rates(later_us)[0][0] == 0.0
+    loads.placed(placed("b"), 0)
+    assert loads.rates(later_us)[0][0] == 0.0
 
 
 def test_more_work_than_time_is_a_utilisation_above_one() -> None:
