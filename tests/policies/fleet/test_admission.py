@@ -57,6 +57,15 @@ def test_a_worker_has_room_until_its_backlog_reaches_the_target() -> None:
     assert not admission.has_room(0, NOW_US)
 
 
+def test_other_rules_count_at_the_next_look() -> None:
+    fleet = fleet_of()
+    admission = Admission(RULES, fleet)
+    give(fleet, "r1", service_s=1.0)
+    assert not admission.has_room(0, NOW_US)
+    admission.use(AdmissionRules(backlog_target_s=2.0))
+    assert admission.has_room(0, NOW_US)
+
+
 def test_room_comes_back_with_time_and_with_a_first_token() -> None:
     fleet = fleet_of()
     admission = Admission(RULES, fleet)

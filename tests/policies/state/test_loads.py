@@ -230,6 +230,11 @@ def test_what_was_given_up_is_not_revived_by_its_old_placement_when_nobody_remem
     assert set(loads.requests) == {"a"}
 
 
+def test_what_is_placed_before_the_renewal_of_another_one_is_ahead_of_it() -> None:
+    loads = loads_after([placed("a"), renewed("a", START + 10), placed("b", START + 7)])
+    assert loads.oldest_prefill_us(0) == START + 7
+
+
 def test_the_head_of_a_renewed_queue_is_the_oldest_by_its_newest_placement() -> None:
     loads = loads_after([placed("a"), placed("b", START + 1), renewed("a", START + 10)])
     assert loads.oldest_prefill_us(0) == START + 1
