@@ -122,6 +122,18 @@ def test_a_newcomer_does_not_overturn_bytes_per_token_by_one_prompt() -> None:
     assert fleet.said[BytesPerToken] < 20
 
 
+def test_bytes_per_token_go_on_from_each_newer_word() -> None:
+    fleet = Fleet()
+    a = fleet.replica("a")
+    for number, bytes_per_token in enumerate((2.0, 6.0)):
+        fleet.fleet.apply(
+            BytesPerToken("m", fleet.now_us + number * S, f"other {number}", bytes_per_token, 50_000)
+        )
+        a._learn_bytes("m", round(1_000 * bytes_per_token), 1_000, fleet.now_us + number * S)
+        seen = a._seen["m"]
+        assert seen.bytes / seen.tokens == pytest.approx(bytes_per_token, rel=0.15)
+
+
 def test_what_an_older_version_says_is_gone_on_from() -> None:
     """It does not say how many observations its word stands for."""
     fleet = Fleet()
