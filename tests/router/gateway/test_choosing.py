@@ -8,7 +8,9 @@ from fakes.gateway import Bench
 from fakes.rehearsals import parsed_text
 
 from policies import ALONE, Decision, Pairing, Partners
+from router.engines import Description
 from router.errors import NoWorker
+from router.fleet import ServedModel
 from router.gateway.choosing import choose, untried
 from router.gateway.parsing import ParsedRequest
 from router.gateway.record import RequestRecord
@@ -42,6 +44,18 @@ def test_its_arrival_is_noted_once_and_is_that_of_the_request() -> None:
     bench.time.advance(0.2)
     choose(gateway, gateway.placing.decider, record, parsed)
     assert record.arrived_us == arrived_us
+
+
+def test_a_prompt_that_one_worker_is_too_small_for_goes_to_the_other() -> None:
+    """Also after a look at which both held as much."""
+    bench, parsed = Bench(workers=2), parsed_text(tuple(range(1, 13)))
+    for small in ("w0:80", "w1:80"):
+        for lengths in ({}, {small: 1024}):
+            for worker_id in ("w0:80", "w1:80"):
+                models = (ServedModel("m", lengths.get(worker_id, 100_000)),)
+                bench.gateway.registry.described(bench.local(worker_id), models, Description())
+            choice = chosen(bench, parsed)
+        assert choice != small
 
 
 def test_without_a_worker_it_says_why() -> None:
