@@ -7,7 +7,7 @@
 Decoding looks at each byte of a string and copies it twice: 0.4 us per KB. A text without escapes, or a
 picture in base64, goes into the stream as it is in the body instead.
 
-The characters between two quotes are replaced, whatever these are. None is a quote or an escape, or must not
+The characters between two quotes are replaced, of a string or not. None is a quote or an escape, or must not
 be in a string. So if the first quote opens a string, the skeleton says the same with another text. If it is
 part of a text, or closes one, then the mark is no piece of the stream, or the skeleton is no JSON, and the
 body is decoded whole. No client knows the mark, a secret of this process.

@@ -6,7 +6,7 @@ from policies import LoadVector, Op
 
 
 class AnyKind(dict[type, Callable[[Op], None]]):
-    """Handlers of a fake fold, which treats all types of operations alike."""
+    """Handlers of a fake fold, which has one for all types of operations."""
 
     def __init__(self, apply: Callable[[Op], None]) -> None:
         super().__init__()

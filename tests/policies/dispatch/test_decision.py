@@ -136,7 +136,7 @@ def test_a_placement_says_whose_blocks_it_brings_while_any_tenant_has_a_quota() 
 
 
 def test_a_batch_may_have_more_cached_than_its_first_prompt_has_blocks() -> None:
-    """Of a cached prompt of 16 blocks the first 4, and as another prompt the first 8."""
+    """The batch has the first 4 blocks of a cached prompt, and as another prompt the first 8."""
     setup = Setup()
     setup.shared.publish(setup.decide().placed)
     setup.shared.publish(FirstToken("a1", NOW_US + 1))
