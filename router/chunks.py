@@ -48,7 +48,7 @@ class PassedChunks:
         self._count = count
 
     def settle(self) -> None:
-        """Have all counted that passed. To be called before anything else of the answer is looked at."""
+        """Have the chunks that passed counted. Call it before anything else of the answer is looked at."""
         if self.waiting:
             payloads = [chunk[chunk.find(b"\n") + 1 : -2] for chunk in self.waiting]
             self.waiting.clear()

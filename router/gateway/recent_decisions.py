@@ -13,6 +13,7 @@ from collections import deque
 from collections.abc import Collection, Iterator
 from itertools import islice
 from operator import attrgetter
+from typing import Any
 
 import msgspec
 from msgspec.structs import astuple
@@ -103,33 +104,17 @@ class RecentDecision(msgspec.Struct, eq=False):
         return 0 if self.parsed is None else self.parsed.prefix_key
 
 
-class _Packed(msgspec.Struct, array_like=True, gc=False):
-    """A decision as it is packed: its first fields, with the name of its tenant."""
-
-    path: bytes
-    client: str
-    received_s: float
-    request_bytes: int
-    request_id: bytes
-    worker_request_id: bytes
-    endpoint: Endpoint | None
-    tenant: str
-    parsed: ParsedRequest
-    attempt: Attempt
-    attempts: int
-    wait_s: float
-    first_byte_s: float
-    began_s: float
-    continued: int
-    number: int
-    ended_s: float
-    ended_us: int
-    outcome: str
-    status: int
-    usage: Usage | None
-    detail: str
-    decode_worker: str
-
+_Packed = msgspec.defstruct(
+    "_Packed",
+    [
+        (field.name, str if field.name == "tenant" else field.type)
+        for field in msgspec.structs.fields(RecentDecision)
+        if field.name not in ("offload", "model_choice")
+    ],
+    array_like=True,
+    gc=False,
+)
+"""A decision as it is packed: its first fields, with the name of its tenant."""
 
 _facts = attrgetter(*("tenant.name" if name == "tenant" else name for name in _Packed.__struct_fields__))
 _pack = msgspec.msgpack.Encoder().encode
@@ -139,7 +124,7 @@ _unpack = msgspec.msgpack.Decoder(_Packed).decode
 def _unpacked(kept: bytes | RecentDecision) -> RecentDecision:
     if not isinstance(kept, bytes):
         return kept
-    packed = _unpack(kept)
+    packed: Any = _unpack(kept)
     decision = RecentDecision(*astuple(packed))
     decision.tenant = Tenant(packed.tenant)
     return decision

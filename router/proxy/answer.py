@@ -24,7 +24,7 @@ from uuid import uuid4
 from uvicorn.protocols.http.httptools_impl import STATUS_LINE, RequestResponseCycle
 
 from router.errors import RouterError, error_body
-from router.proxy.headers import NO_NAMES
+from router.proxy.headers import BODYLESS, NO_NAMES
 from router.proxy.ports import BodySink, ClientRequest, Derived, Exchange, Header
 
 if TYPE_CHECKING:
@@ -37,9 +37,6 @@ JOINED_BYTES_MAX = 16 * 1024
 
 PIECE_BYTES_MIN = 4 * 1024
 """Smaller pieces of a body are appended to their neighbour, so that tiny chunks cost little memory."""
-
-_BODYLESS = frozenset({204, 304})
-"""Statuses of answers without a body (RFC 9110 section 6.4.1)."""
 
 STREAM_HELD_BYTES = 384 * 1024
 """Counted for a body that is streamed: one read, and the buffer towards the worker."""
@@ -254,7 +251,7 @@ class Answer(RequestResponseCycle):
         assert not self._head_sent
         self._head_sent = True
         framing = b""
-        if self.method == b"HEAD" or status in _BODYLESS:
+        if self.method == b"HEAD" or status in BODYLESS:
             self._bodyless = True
             self._left_bytes = 0
             if length is not None and status != 204:
@@ -323,8 +320,7 @@ class Answer(RequestResponseCycle):
         self.response_complete = True
         self.exchange = None
         if self.counted_bytes:
-            protocol.held.count -= self.counted_bytes
-            self.counted_bytes = 0
+            self.release_body()
         if self.streams or self.refusal is not None:
             self.sink = None
             self._pieces = []

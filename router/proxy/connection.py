@@ -21,7 +21,7 @@ import msgspec
 
 from router.chunks import CHUNK_END, EVENT_END, SIZES, WAITING_MAX, PassedChunks
 from router.errors import StreamBroken, UpstreamError, WorkerSilent, WorkerUnreachable
-from router.proxy.headers import NO_NAMES, named_by
+from router.proxy.headers import BODYLESS, NO_NAMES, named_by
 from router.proxy.late_writes import LateTransport, late_writes
 from router.proxy.ports import BodySource, UpstreamSink
 
@@ -476,7 +476,7 @@ class WorkerConnection(asyncio.Protocol):
             self._complete = True
             self._keep_alive = False  # the parser waits for a body that does not come
             self._pieces_end = 0
-        elif self._length is None and status not in (204, 304):
+        elif self._length is None and status not in BODYLESS:
             self._until_close = not self._chunked
 
     def on_message_complete(self) -> None:

@@ -50,6 +50,9 @@ ANSWER_HEADERS = frozenset(
 """Headers of a worker's answer that clients see, beside ``upstream.answer_headers``: they describe the body,
 or OpenAI's SDKs read them."""
 
+BODYLESS = frozenset({204, 304})
+"""Statuses of answers without a body (RFC 9110 section 6.4.1)."""
+
 OUR_HEADERS = (b"x-request-id", b"x-cacheway-", b"x-ratelimit-")
 """Prefixes of headers that only the gateway sends to clients."""
 
