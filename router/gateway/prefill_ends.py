@@ -67,12 +67,8 @@ class PrefillEnds:
         self._timer, self._timer_s = None, inf
         heap, waiting, now_s = self._heap, self.waiting, self._now_s() + EARLY_S
         due: list[Prefilling] = []
-        while heap:
-            entry = heappop(heap)
-            due_s, attempt_id = entry
-            if due_s > now_s or len(due) == ENDED_AT_ONCE:
-                heappush(heap, entry)
-                break
+        while heap and heap[0][0] <= now_s and len(due) < ENDED_AT_ONCE:
+            _, attempt_id = heappop(heap)
             if attempt_id in waiting:
                 due.append(waiting.pop(attempt_id))
         if heap:
