@@ -90,14 +90,25 @@ class BlockChain:
         self._last = root
         self._paths: list[bytes] = []
 
-    def add(self, data: bytes) -> None:
-        """Add a piece; costs one copy of it beside `chain_bytes`."""
-        data = self.tail + data
-        path = chain_bytes(data, self._last, self._block_bytes)
-        if path:
-            self._paths.append(path)
-            self._last = unpack_hash(path, len(path) - HASH_BYTES)[0]
-        self.tail = data[len(path) // HASH_BYTES * self._block_bytes :]
+    def add(self, data: bytes | memoryview) -> None:
+        """Add a piece; only the block that it completes and its end are copied."""
+        piece, size = memoryview(data), self._block_bytes
+        if self.tail:
+            missing = size - len(self.tail)
+            self.tail += piece[:missing]
+            if len(self.tail) < size:
+                return
+            self._chain(self.tail)
+            piece = piece[missing:]
+        full = len(piece) // size * size
+        if full:
+            self._chain(piece[:full])
+        self.tail = bytes(piece[full:])
+
+    def _chain(self, blocks: bytes | memoryview) -> None:
+        path = chain_bytes(blocks, self._last, self._block_bytes)
+        self._paths.append(path)
+        self._last = unpack_hash(path, len(path) - HASH_BYTES)[0]
 
     @property
     def path(self) -> bytes:

@@ -71,6 +71,9 @@ ARRAY_BYTES_MAX = 1024 * 1024
 """Longest array of numbers within a tool or its arguments; it is decoded at once."""
 
 _OBJECT = ord("{")
+_NO_QUOTES = np.empty(0, np.intp)
+
+Piece = bytes | memoryview
 
 
 class Unusual(Exception):
@@ -126,6 +129,9 @@ class BodyOutline:
         closed = position = 0  # end of the string before, and progress
         while position < len(body):
             quotes, position = self._quotes(position)
+            if not len(quotes):
+                yield
+                continue
             edges = np.concatenate((np.array([closed, *opened], np.intp), quotes))  # closed, opened, ...
             lengths = np.diff(edges)
             lengths[: len(opened)] = 0  # checked with the slice before
@@ -168,6 +174,8 @@ class BodyOutline:
     def _quotes(self, start: int) -> tuple[npt.NDArray[np.intp], int]:
         """Return where strings begin or end in the slice from here, and where the next slice begins."""
         end = min(start + self._sizes.slice_bytes, len(self._body))
+        if self._body.find(b'"', start, end) < 0 and self._body[end - 1] != _BACKSLASH:
+            return _NO_QUOTES, end
         values = np.frombuffer(self._body, np.uint8, end - start, start)
         quotes = np.flatnonzero(values == _QUOTE)
         escaped = values[quotes - 1] == _BACKSLASH
@@ -235,15 +243,21 @@ class BodyOutline:
             if long_value is not None and long_value.is_array:
                 raise Unusual
 
-    def filled(self, pieces: Iterable[bytes]) -> Iterator[bytes]:
+    def filled(self, pieces: Iterable[bytes]) -> Iterator[Piece]:
         """Yield the stream of a conversation (`conversation.append_turns`) with its long values.
 
-        Pieces have about `Sizes.slice_bytes`; a step that brought none yields an empty one. Raises
-        `ValueError` if a long value is not JSON, or not text.
+        Pieces have about `Sizes.slice_bytes`; a step that brought none yields an empty one. Plain text is not
+        copied. Raises `ValueError` if a long value is not JSON, or not text.
         """
-        gathered: list[bytes] = []
+        gathered: list[Piece] = []
         gathered_bytes = 0
         for piece in self._filled(pieces):
+            if len(piece) >= self._sizes.slice_bytes:
+                yield b"".join(gathered)
+                gathered.clear()
+                gathered_bytes = 0
+                yield piece
+                continue
             gathered.append(piece)
             gathered_bytes += len(piece)
             if gathered_bytes >= self._sizes.slice_bytes or not piece:
@@ -252,7 +266,7 @@ class BodyOutline:
                 gathered_bytes = 0
         yield b"".join(gathered)
 
-    def _filled(self, pieces: Iterable[bytes]) -> Iterator[bytes]:
+    def _filled(self, pieces: Iterable[bytes]) -> Iterator[Piece]:
         for piece in pieces:
             if _MARK_BYTES in piece:
                 yield from self._restored(piece)
@@ -265,7 +279,7 @@ class BodyOutline:
             else:
                 yield piece
 
-    def _restored(self, piece: bytes, *, is_content: bool = False) -> Iterator[bytes]:
+    def _restored(self, piece: bytes, *, is_content: bool = False) -> Iterator[Piece]:
         """Yield a text that was cut out, or canonical JSON with its long values.
 
         Content that is only hashed loses the head of a data URL (`conversation.content_digest`).
@@ -296,16 +310,21 @@ class BodyOutline:
                 start = match.end()
         yield piece[start:]
 
-    def _text(self, long_value: LongValue, written: Callable[[str], bytes]) -> Iterator[bytes]:
+    def _text(self, long_value: LongValue, written: Callable[[str], bytes]) -> Iterator[Piece]:
         """Yield a string as it is written; `ValueError` if it is not JSON, `Unusual` if it is an array."""
         if long_value.is_array:
             raise Unusual
-        start = long_value.start
+        body, start = self._body, long_value.start
         while start < long_value.end:
-            end = self._safe_end(start, long_value.end)
-            raw = self._body[start:end]
-            yield raw if _is_plain(raw) else written(loads(b'"%b"' % raw))
-            start = end
+            slice_end = min(start + self._sizes.slice_bytes, long_value.end)
+            if _is_plain_ascii(body, start, slice_end):
+                yield memoryview(body)[start:slice_end]
+                start = slice_end
+            while start < slice_end:
+                end = self._safe_end(start, long_value.end)
+                raw = body[start:end]
+                yield raw if _is_plain(raw) else written(loads(b'"%b"' % raw))
+                start = end
 
     def _data_head_bytes(self, long_value: LongValue) -> int:
         """Return the length of a base64 data URL's head, 0 without; `Unusual` if only decoding it tells."""
@@ -405,9 +424,17 @@ def _canonical_text(text: str) -> bytes:
         raise Unusual from error
 
 
+def _is_plain_ascii(body: bytes, start: int, end: int) -> bool:
+    """Return True if this part of a string of JSON is written as it reads, and has ASCII only."""
+    if body.find(b"\\", start, end) >= 0:
+        return False
+    # As signed numbers, all bytes beyond ASCII are below the space, too.
+    return bool(np.minimum.reduce(np.frombuffer(body, np.int8, end - start, start)) >= _SPACE)
+
+
 def _is_plain(raw: bytes) -> bool:
     """Return True if a string of JSON is written as it reads; raise `ValueError` if it is not UTF-8."""
-    if b"\\" in raw or np.frombuffer(raw, np.uint8).min() < _SPACE:
+    if b"\\" in raw or np.minimum.reduce(np.frombuffer(raw, np.uint8)) < _SPACE:
         return False
     if not raw.isascii():
         raw.decode()

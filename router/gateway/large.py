@@ -25,7 +25,15 @@ from router.gateway.bodies import (
     ResponsesBody,
     decode,
 )
-from router.gateway.body_outline import DEFAULT_SIZES, BodyOutline, Sizes, Unusual, packed_ids, too_complex
+from router.gateway.body_outline import (
+    DEFAULT_SIZES,
+    BodyOutline,
+    Piece,
+    Sizes,
+    Unusual,
+    packed_ids,
+    too_complex,
+)
 from router.gateway.client_fields import edits_of
 from router.gateway.conversation import encode
 from router.gateway.endpoints import Endpoint
@@ -147,7 +155,7 @@ def _identified(
 
 def _prompts(
     identifier: Identifier, fields: Any, outline: BodyOutline
-) -> Iterator[tuple[bytes, Iterable[bytes]]]:
+) -> Iterator[tuple[bytes, Iterable[Piece]]]:
     """Yield the kind of each prompt (`PromptHasher.root`), and its pieces."""
     if isinstance(fields, ChatBody | ResponsesBody):
         stream = identifier.conversation(fields)

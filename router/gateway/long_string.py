@@ -14,6 +14,7 @@ body is decoded whole. No client knows the mark, a secret of this process.
 """
 
 import secrets
+from collections.abc import Sequence
 
 import numpy as np
 
@@ -25,30 +26,30 @@ LONG_BYTES_MIN = 16 * 1024
 MARK = f"cut-{secrets.token_hex(8)}".encode()
 _MARK_DIGEST = content_digest(MARK.decode())
 _BILLING = BILLING_HEADER.encode()
-_SPACE, _DELETE = b" \x7f"
+_SPACE = ord(" ")
 
 
-def cut(body: bytes) -> tuple[bytes, bytes]:
+def cut(body: bytes) -> tuple[bytes, bytes | memoryview]:
     """Return the skeleton of a body and the long string around its middle; body and nothing without one."""
     middle = len(body) // 2
     start, end = body.rfind(b'"', 0, middle) + 1, body.find(b'"', middle)
     if not start or end - start < LONG_BYTES_MIN or body.find(b"\\", start, end) >= 0:
         return body, b""
-    characters = np.frombuffer(body, np.uint8, end - start, start)
-    if np.minimum.reduce(characters) < _SPACE or np.maximum.reduce(characters) > _DELETE:
+    # As signed numbers, all bytes beyond ASCII are below the space, too.
+    if np.minimum.reduce(np.frombuffer(body, np.int8, end - start, start)) < _SPACE:
         return body, b""
-    text = body[start:end]
-    if text.startswith(_BILLING):  # a block that is left out, unlike one with the mark
+    if body.startswith(_BILLING, start):  # a block that is left out, unlike one with the mark
         return body, b""
-    return b"".join((body[:start], MARK, body[end:])), text
+    return b"".join((body[:start], MARK, body[end:])), memoryview(body)[start:end]
 
 
-def put_back(stream: list[bytes], text: bytes) -> bool:
-    """Put a string in the place of its mark, in a stream's pieces; return False if it has no place there."""
+def put_back(stream: Sequence[bytes], text: bytes | memoryview) -> bytes:
+    """Join a stream, with a string in the place of its mark; nothing if that has no place in it."""
+    pieces: list[bytes | memoryview] = [*stream]
     if MARK in stream:
-        stream[stream.index(MARK)] = text
-        return True
-    if _MARK_DIGEST in stream:
-        stream[stream.index(_MARK_DIGEST)] = content_digest(text.decode("ascii"))
-        return True
-    return False
+        pieces[stream.index(MARK)] = text
+    elif _MARK_DIGEST in stream:
+        pieces[stream.index(_MARK_DIGEST)] = content_digest(str(text, "ascii"))
+    else:
+        return b""
+    return b"".join(pieces)

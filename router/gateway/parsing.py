@@ -175,7 +175,8 @@ class Identifier:
         """
         try:
             decode, read_rare, without_rare = READERS[endpoint]
-            skeleton, text = body, b""
+            skeleton = body
+            text: bytes | memoryview = b""
             if len(body) > LONG_BYTES_MIN and not (
                 whole or rename or tenant.salt or self.finds_roots or without_rare is None
             ):
@@ -194,9 +195,8 @@ class Identifier:
                 and not (tenant.salt or self.finds_roots)
                 and self.listed_as(name) == name
                 and (stream := self.conversation(fields))
-                and (not text or put_back(stream, text))
+                and (prompt := put_back(stream, text) if text else b"".join(stream))
             ):
-                prompt = b"".join(stream)
                 path, key, first = self.hasher.chain_conversation(tenant.namespace, name.encode(), prompt)
                 return parsed_request(
                     endpoint, fields, tenant.name, name, (path,), len(prompt), 0, key, first

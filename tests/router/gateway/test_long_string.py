@@ -75,7 +75,5 @@ def test_only_a_long_plain_string_around_the_middle_is_cut() -> None:
 
 
 def test_a_string_goes_where_its_mark_is_a_piece() -> None:
-    stream = [b"role", MARK, b"more"]
-    assert put_back(stream, b"text")
-    assert stream == [b"role", b"text", b"more"]
-    assert not put_back([b"role", b"more " + MARK], b"text")
+    assert put_back([b"role", MARK, b"more"], memoryview(b"text")) == b"roletextmore"
+    assert put_back([b"role", b"more " + MARK], memoryview(b"text")) == b""
