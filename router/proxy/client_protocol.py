@@ -282,17 +282,16 @@ class GatewayProtocol(HttpToolsProtocol):
 
     def _begin_known(self, known: KnownHead, data: bytes) -> bool:
         """Begin the request of a read that repeats a known head; False, with nothing changed, if not."""
-        found = known.body_in(data)
-        if found is None or known.limits is not self.limits or self.watches_requests:
+        body = known.body_in(data)
+        if body is None or known.limits is not self.limits or self.watches_requests:
             return False
         before: RequestResponseCycle | None = self.cycle
         if self.flow.unread or (before is not None and not before.response_complete):
             return False
-        digits, body = found
         method, path = known.method, known.path
         if len(body) > known.limits.body_bytes_max or self.route_of(method, path) != Route.WHOLE:
             return False
-        headers = known.headers_with(digits)
+        headers = known.headers_with(len(body))
         answer = Answer(self, headers, method, path, known.query, known.hop_names, known.keep_alive)
         answer.can_chunk = known.can_chunk
         answer.derived = known.derived

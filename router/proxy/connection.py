@@ -7,7 +7,8 @@
 
 A connection is kept only after clean framing (answer complete, nothing behind it, ``keep-alive`` allowed,
 request fully written), so that one request's leftovers never become another's answer. Parser callbacks only
-collect; the result is delivered once per read, so a sink may abort, send again or fail in any call.
+collect; the result is delivered once per read, so a sink may abort, send again or fail in any call. A read
+that repeats the head of an earlier answer is not parsed (`router.proxy.known_answers`).
 """
 
 import asyncio
@@ -154,6 +155,7 @@ class WorkerConnection(asyncio.Protocol):
 
     __slots__ = (
         "_answered",
+        "_answers",
         "_begun",
         "_between",
         "_chunked",
@@ -163,7 +165,6 @@ class WorkerConnection(asyncio.Protocol):
         "_framing_bytes",
         "_heard",
         "_hop_names",
-        "_is_head",
         "_keep_alive",
         "_left_out_bytes",
         "_length",
@@ -175,7 +176,6 @@ class WorkerConnection(asyncio.Protocol):
         "_pool",
         "_quiet_since_s",
         "_request",
-        "_reused",
         "_sent_requests",
         "_sent_s",
         "_status",
@@ -191,18 +191,26 @@ class WorkerConnection(asyncio.Protocol):
     def __init__(self, pool: "WorkerPool", loop: asyncio.AbstractEventLoop) -> None:
         self._pool = pool
         self._loop = loop
+        self._answers = pool.answers
         self._pieces: list[bytes] = []
         self.on_body = self._pieces.append  # no Python function per piece
         self._parser: httptools.HttpResponseParser = httptools.HttpResponseParser(self)
         self._transport: asyncio.Transport
         self._request: PooledRequest | None = None
         self._sent_requests = 0
-        self._length: int | None = None
-        self._lines: list[bytes] = []
         self._hop_names = NO_NAMES
-        self._delivered = self._extra = self._until_close = self._keep_alive = self._writing = False
+        self._extra = self._until_close = self._keep_alive = False
+        self._await_answer()
         self.closed = False
         self.idle_since_s = 0.0
+
+    def _await_answer(self) -> None:
+        """Forget the last answer, after whose end all other fields are as new."""
+        self._length: int | None = None
+        self._lines: list[bytes] = []
+        self._status = self._framing_bytes = self._left_out_bytes = 0
+        self._answered = self._delivered = self._begun = self._complete = False
+        self._chunked = self._between = False
 
     # Called by the pool and the request
 
@@ -211,15 +219,9 @@ class WorkerConnection(asyncio.Protocol):
         assert self._request is None
         self._request = request
         request.connection = self
-        self._is_head = request.is_head
-        self._reused = self._sent_requests > 0
         self._sent_requests += 1
-        # The end of an answer, without which no connection is kept, leaves all other fields as they begin.
-        self._length = None
-        self._lines = []
-        self._status = self._framing_bytes = self._unsent_bytes = self._left_out_bytes = 0
-        self._answered = self._delivered = self._begun = self._complete = False
-        self._chunked = self._between = self._heard = self._writing = False
+        self._heard = self._writing = False
+        self._unsent_bytes = 0
         self._sent_s = self._quiet_since_s = self._loop.time()
         pieces = request.pieces
         if len(pieces) == 1:
@@ -330,22 +332,13 @@ class WorkerConnection(asyncio.Protocol):
                     passed.settle()
                 return
         self._between = False
-        if not self._answered:
+        first = not self._answered
+        if first:
+            if self._take_known(request, sink, data):
+                return
             self._answered = True
             request.pieces = ()  # it will not be sent again: a long answer must not keep a long prompt
-        self._framing_bytes += len(data)
-        wrong: str | None = None
-        try:
-            self._parser.feed_data(data)
-        except httptools.HttpParserUpgrade as upgrade:
-            if self._status == SWITCHED:
-                self._parser = cast("httptools.HttpResponseParser", _Unparsed(self))
-                self._parser.feed_data(data[upgrade.args[0] :])
-            else:
-                wrong = "an upgrade without a request for it"
-        except httptools.HttpParserError as error:
-            cause = error.__context__
-            wrong = str(cause if isinstance(cause, Malformed) else error)
+        wrong = self._parse(data)
         if self._status and not self._delivered:
             self._delivered = True
             sink.upstream_head(self._status, b"".join(self._lines), self._length)
@@ -368,18 +361,50 @@ class WorkerConnection(asyncio.Protocol):
             if self._request is not request:
                 return
         if complete:
-            self._end(
-                request,
-                keep=wrong is None
+            keep = (
+                wrong is None
                 and not self._extra
                 and (request.upload is None or request.upload.ended)
                 and self._keep_alive
-                and self._transport.get_write_buffer_size() == 0,
+                and self._transport.get_write_buffer_size() == 0
             )
+            if keep and first and self._length and not self._chunked:
+                self._answers.learn(data, self._status, self._lines, self._length, self._sent_s)
+            self._end(request, keep=keep)
         elif wrong is not None:
             self.give_up(f"sent a malformed answer: {wrong}")
         elif self._framing_bytes > HEAD_BYTES_MAX:
             self.give_up("sent more head or framing than is accepted")
+
+    def _take_known(self, request: PooledRequest, sink: UpstreamSink, data: bytes) -> bool:
+        """Deliver an answer that came whole with a known head; False, with nothing done, if it did not."""
+        known = self._answers.known
+        if known is None or request.is_head or request.upload is not None:
+            return False
+        body = known.body_in(data)
+        if not body:
+            return False
+        sink.upstream_head(known.status, known.lines, len(body))
+        if self._request is request:
+            sink.upstream_data(body)
+        if self._request is request:
+            self._end(request, keep=self._transport.get_write_buffer_size() == 0)
+        return True
+
+    def _parse(self, data: bytes) -> str | None:
+        """Parse a read; return what is wrong with it, if anything."""
+        self._framing_bytes += len(data)
+        try:
+            self._parser.feed_data(data)
+        except httptools.HttpParserUpgrade as upgrade:
+            if self._status != SWITCHED:
+                return "an upgrade without a request for it"
+            self._parser = cast("httptools.HttpResponseParser", _Unparsed(self))
+            self._parser.feed_data(data[upgrade.args[0] :])
+        except httptools.HttpParserError as error:
+            cause = error.__context__
+            return str(cause if isinstance(cause, Malformed) else error)
+        return None
 
     def eof_received(self) -> None:
         """Drop an idle connection now: before it is reported lost, it could be in use again."""
@@ -472,7 +497,7 @@ class WorkerConnection(asyncio.Protocol):
             self._hop_names = NO_NAMES
         self._status = status
         self._framing_bytes = 0
-        if self._is_head:
+        if self._request is not None and self._request.is_head:
             self._complete = True
             self._keep_alive = False  # the parser waits for a body that does not come
             self._pieces_end = 0
@@ -490,7 +515,7 @@ class WorkerConnection(asyncio.Protocol):
 
     def _is_stale(self, request: PooledRequest) -> bool:
         return (
-            self._reused
+            self._sent_requests > 1
             and not self._answered
             and request.resend
             and not request.retried
@@ -505,6 +530,8 @@ class WorkerConnection(asyncio.Protocol):
     def _end(self, request: PooledRequest, *, keep: bool) -> None:
         if keep:
             request.connection = self._request = None
+            if self._answered:
+                self._await_answer()
             if request.paused:
                 self._transport.resume_reading()
             self._pool.release(self)

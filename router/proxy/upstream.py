@@ -24,6 +24,7 @@ from router.destinations import Resolve
 from router.errors import UpstreamError, WorkerRefused, WorkerUnreachable
 from router.proxy.connection import PooledRequest, Upload, WorkerConnection
 from router.proxy.headers import ANSWER_HEADERS, may_pass
+from router.proxy.known_answers import KnownAnswers
 from router.proxy.ports import UpstreamSink, UpstreamUpload
 
 # RFC 9110 section 8.6: these carry no Content-Length when they carry no body.
@@ -132,6 +133,7 @@ class WorkerPool:
         self.on_idle_closed: Callable[[], None] = lambda: None
         self._resolve = resolve
         self.answer_headers = ANSWER_HEADERS.union(filter(may_pass, answer_headers))
+        self.answers = KnownAnswers()
         self._ssl = (ssl or tls.create_default_context()) if parts.scheme == "https" else None
         self._host = parts.hostname or ""
         self._port = parts.port or (443 if self._ssl is not None else 80)

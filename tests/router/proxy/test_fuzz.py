@@ -32,6 +32,7 @@ from router.proxy import (
 )
 from router.proxy.connection import PooledRequest, WorkerConnection
 from router.proxy.headers import ANSWER_HEADERS
+from router.proxy.known_answers import KnownAnswers
 
 Served = tuple[bytes, bytes, bytes]
 """Method, path and body of a request that was served."""
@@ -500,6 +501,7 @@ class OnePlace:
     answer_headers = ANSWER_HEADERS
 
     def __init__(self) -> None:
+        self.answers = KnownAnswers()
         self.free: list[WorkerConnection] = []
 
     def release(self, connection: WorkerConnection) -> None:
