@@ -36,6 +36,9 @@ HIGHEST: Key = (1 << 63, 0, 0)
 SLACK_ENTRIES = 64
 """Stale entries that do not pay for a rebuild."""
 
+Entry = tuple[int, int, int, int, "Node"]
+"""The place of a node's last block, the slot and the node: flat, since a tuple within costs 112 bytes a node."""
+
 
 class EvictionQueue:
     """Lazy heap of the nodes of one worker, or of all workers.
@@ -48,18 +51,18 @@ class EvictionQueue:
 
     def __init__(self, used_of: "Callable[[Node, int], int | None]") -> None:
         self._used_of = used_of
-        self._heap: list[tuple[Key, int, int, Node]] = []
+        self._heap: list[Entry] = []
 
     def __len__(self) -> int:
         return len(self._heap)
 
     def push(self, node: "Node", slot: int, used_us: int) -> None:
         """Add an entry for a node that a worker holds."""
-        heappush(self._heap, (node.key(used_us), id(node), slot, node))
+        heappush(self._heap, (*node.key(used_us), slot, node))
 
     def rebuild(self, held: "Iterable[tuple[Node, int, int]]") -> None:
         """Start again with one entry for each (node, slot, time of last use)."""
-        self._heap = [(node.key(used_us), id(node), slot, node) for node, slot, used_us in held]
+        self._heap = [(*node.key(used_us), slot, node) for node, slot, used_us in held]
         heapify(self._heap)
 
     def crowded(self, pairs: int) -> bool:
@@ -71,14 +74,14 @@ class EvictionQueue:
         heap, used_of = self._heap, self._used_of
         while heap:
             entry = heap[0]
-            key, _, slot, node = entry
+            slot, node = entry[3:]
             used_us = used_of(node, slot)
             if used_us is None:
                 heappop(heap)
                 continue
-            now = node.key(used_us)
-            if now != key:
-                heapreplace(heap, (now, id(node), slot, node))
+            key = node.key(used_us)
+            if key != entry[:3]:
+                heapreplace(heap, (*key, slot, node))
             elif entry in heap[1:3]:
                 heappop(heap)
             else:
@@ -89,8 +92,8 @@ class EvictionQueue:
         """Upper bound of the next pair's place, after `lowest` found one."""
         heap = self._heap
         if len(heap) > 2:
-            return min(heap[1][0], heap[2][0])
-        return heap[1][0] if len(heap) > 1 else HIGHEST
+            return min(heap[1], heap[2])[:3]
+        return heap[1][:3] if len(heap) > 1 else HIGHEST
 
 
 def blocks_at_or_below(node: "Node", key: Key, limit: Key) -> int:

@@ -102,6 +102,10 @@ class Node(msgspec.Struct, eq=False, gc=False):
     end_columns: EndColumns | None = None
     owner: int = 0
 
+    def __lt__(self, other: "Node") -> bool:
+        """Any order: entries of a queue with one place may have nodes that left the tree."""
+        return id(self) < id(other)
+
     @property
     def size(self) -> int:
         """Blocks in the run."""
