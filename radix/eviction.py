@@ -37,7 +37,7 @@ SLACK_ENTRIES = 64
 """Stale entries that do not pay for a rebuild."""
 
 Entry = tuple[int, int, int, int, "Node"]
-"""The place of a node's last block, the slot and the node: flat, since a tuple within costs 112 bytes a node."""
+"""Place of a node's last block, slot and node. Flat, since a tuple within costs 112 bytes more a node."""
 
 
 class EvictionQueue:
