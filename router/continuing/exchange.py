@@ -69,7 +69,7 @@ class KeptExchange(RequestExchange):
     # Its attempts.
 
     def send(self, decision: Decision, dispatcher: Dispatcher) -> None:
-        """Reserve, and send to the chosen worker; its answer waits while the client is too slow."""
+        """Send to the chosen worker, and reserve; its answer waits while the client is too slow."""
         super().send(decision, dispatcher)
         if self._paused:
             self.pause()

@@ -43,7 +43,7 @@ class Sender(Protocol):
     """Sends to the chosen worker (`router.gateway.exchange.RequestExchange`)."""
 
     def send(self, decision: Decision, dispatcher: "Dispatcher") -> None:
-        """Reserve, and send to the chosen worker."""
+        """Send to the chosen worker, and reserve."""
 
     def left(self) -> None:
         """Forget the attempt that failed; another follows."""

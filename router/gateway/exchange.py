@@ -309,9 +309,9 @@ class RequestExchange:
     # From its dispatcher (`router.gateway.dispatcher.Sender`).
 
     def send(self, decision: Decision, dispatcher: Dispatcher) -> None:
-        """Reserve, and send to the chosen worker."""
+        """Send to the chosen worker, and reserve: the worker begins while this process counts the request."""
         gateway, request, record, parsed = self._gateway, self._request, self._record, dispatcher.parsed
-        chosen = decision.attempt
+        chosen, decided_s = decision.attempt, gateway.now_s()
         record.phase = TO_SENT[record.phase]
         record.attempts = attempts = record.attempts + 1
         record.attempt = chosen
@@ -338,7 +338,6 @@ class RequestExchange:
         if self.is_extended:
             attempt.client, attempt.retries = self.parties_of(dispatcher)
             send, sink = self.way_to(local), self._sink(attempt)
-        reservation.make()
         context = b""
         if record.spans is not None:
             workers = {"cacheway.worker": chosen.worker_id}
@@ -356,6 +355,11 @@ class RequestExchange:
             patient=not parsed.stream,
             resend=attempts == 1,
         )
+        try:
+            reservation.make(decided_s)
+        except BaseException:  # nothing must be at a worker without a reservation
+            attempt.upstream.abort()
+            raise
 
     def _edited(self, parsed: ParsedRequest, local: LocalWorker, rank: int) -> Sequence[bytes | memoryview]:
         """Return the body as a worker gets it, or one of its ranks."""

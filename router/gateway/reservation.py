@@ -104,8 +104,11 @@ class Reservation(msgspec.Struct, eq=False):
         """Slots of the workers that another attempt should avoid."""
         return self.local.slots
 
-    def make(self) -> None:
-        """Reserve; raise `OpRefused` if it cannot be published. Once it is, `release` must follow."""
+    def make(self, decided_s: float) -> None:
+        """Reserve what was decided at ``decided_s`` of the gateway's clock.
+
+        Raises `OpRefused` if it cannot be published. Once it is, `release` must follow.
+        """
         gateway, attempt = self.gateway, self.attempt
         sending, chosen = gateway.sending, attempt.chosen
         started_s = attempt.started_s
@@ -117,7 +120,7 @@ class Reservation(msgspec.Struct, eq=False):
         if gateway.fleet.circuits.tripped:
             gateway.registry.circuits.dispatched(self.local, attempt.placed_us)
         policy = gateway.placing.decider.policy.name
-        gateway.metrics.decided((policy, chosen.reason, gateway.now_s() - started_s))
+        gateway.metrics.decided((policy, chosen.reason, decided_s - started_s))
         if not self.parsed.stream:
             # The first byte of such an answer comes after the decode: the prefill is over when predicted.
             due_s = started_s + chosen.estimated_ttft_s

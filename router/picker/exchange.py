@@ -139,7 +139,7 @@ class PickedExchange(RequestExchange):
             if not isinstance(decision, Decision) or decision.decode is not None:
                 return None
             moved = Reservation(gateway, parsed, local, decision.attempt, decision.placed)
-            moved.make()
+            moved.make(gateway.now_s())
         except (RouterError, OpRefused):
             return None
         return moved

@@ -79,7 +79,7 @@ class StreamingExchange(RequestExchange):
         record.attempt, record.pair, record.tail = chosen, None, None
         reservation = Reservation(gateway, dispatcher.parsed, local, chosen, decision.placed)
         self._attempt = attempt = self.make_attempt(dispatcher, reservation)
-        reservation.make()
+        reservation.make(gateway.now_s())
         context = b""
         if record.spans is not None:
             workers = {"cacheway.worker": chosen.worker_id}

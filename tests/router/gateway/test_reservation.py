@@ -137,11 +137,11 @@ def test_a_failure_is_the_workers_in_its_circuit_and_in_metrics(bench: Bench) ->
 
 
 @pytest.mark.parametrize("stream", [False, True])
-def test_what_cannot_be_published_reserves_nothing(bench: Bench, stream: bool) -> None:
+def test_what_cannot_be_published_reserves_nothing_and_leaves_its_worker(bench: Bench, stream: bool) -> None:
     bench.shared.refuses = Placed
     _, client = bench.start(chat(stream=stream))
     assert (client.status, client.error["code"]) == (500, "internal_error")
-    assert not bench.upstreams
+    assert bench.upstreams.pop().aborted
     assert not bench.shared.fleet.loads.inflight_requests.any()
     assert bench.gateway.placing.admission.closed is False
     bench.check()
@@ -152,6 +152,7 @@ def test_a_mistake_behind_the_reservation_releases_it() -> None:
     bench.gateway.metrics.decided = None  # type: ignore[assignment,method-assign]
     _, client = bench.start(chat())
     assert (client.status, client.error["code"]) == (500, "internal_error")
+    assert bench.upstreams[-1].aborted
     assert len(bench.shared.said(Finished)) == 1
     assert not bench.shared.fleet.loads.inflight_requests.any()
     assert bench.gateway.sending.inflight == 0
