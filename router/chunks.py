@@ -8,6 +8,7 @@ first line is one of `SIZES` (no extension, one reading), the read has that size
 All else goes through the parser, which then says again where chunks begin.
 """
 
+import contextlib
 from collections.abc import Callable
 
 CHUNK_BYTES_MAX = 4096
@@ -18,11 +19,27 @@ EVENT_END = b"\n\n"
 CHUNK_END = EVENT_END + b"\r\n"
 """End of a chunk that ends with an event."""
 
-SIZES = {
-    digits % size: size for size in range(len(EVENT_END), CHUNK_BYTES_MAX + 1) for digits in (b"%x", b"%X")
-}
-"""Payload bytes by the first line of a chunk. In a shorter one the end of that line would look like a part of
-`CHUNK_END`."""
+SIZE_DIGITS_MAX = len(b"%x" % CHUNK_BYTES_MAX)
+
+
+class _Sizes(dict[bytes, int]):
+    """Payload bytes by the first line of a chunk, of those met so far: all would be 0.7 MB.
+
+    In a shorter chunk than an `EVENT_END` the end of that line would look like a part of `CHUNK_END`.
+    """
+
+    def __missing__(self, line: bytes) -> int:
+        """Read a line, and keep its size; -1 if it has another form or size."""
+        if len(line) <= SIZE_DIGITS_MAX and line.isalnum():
+            with contextlib.suppress(ValueError):
+                size = int(line, 16)
+                if line in (b"%x" % size, b"%X" % size) and len(EVENT_END) <= size <= CHUNK_BYTES_MAX:
+                    self[line] = size
+                    return size
+        return -1
+
+
+SIZES = _Sizes()
 
 WAITING_MAX = 32
 """Passed chunks that wait to be counted: 8 KB of tokens, 128 KB at most."""

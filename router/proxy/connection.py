@@ -324,7 +324,7 @@ class WorkerConnection(asyncio.Protocol):
         self._heard = True
         if self._between and (passed := request.passed) is not None:
             line_end = data.find(b"\r\n")
-            if SIZES.get(data[:line_end]) == len(data) - line_end - 4 and data.endswith(CHUNK_END):
+            if SIZES[data[:line_end]] == len(data) - line_end - 4 and data.endswith(CHUNK_END):
                 passed.write(data)
                 waiting = passed.waiting
                 waiting.append(data)

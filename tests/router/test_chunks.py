@@ -1,14 +1,25 @@
 """Chunks that passed are counted later, in their order, and none twice."""
 
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
-from router.chunks import CHUNK_END, EVENT_END, SIZES, PassedChunks
+from router.chunks import CHUNK_BYTES_MAX, CHUNK_END, EVENT_END, SIZES, PassedChunks
+
+READINGS = {spelling % size: size for size in range(2, CHUNK_BYTES_MAX + 1) for spelling in (b"%x", b"%X")}
 
 
-def test_the_first_line_of_a_chunk_has_one_reading() -> None:
-    assert all(int(line, 16) == size for line, size in SIZES.items())
-    assert min(SIZES.values()) == len(EVENT_END)
+@given(line=st.binary(max_size=6) | st.text("0123456789abcdefABCDEF xX_+-;", max_size=6).map(str.encode))
+@example(line=b"0x1f")
+@example(line=b"0_5")
+@example(line=b"1fFf")
+def test_the_first_line_of_a_chunk_has_one_reading(line: bytes) -> None:
+    """Two spellings of each size are kept, and nothing else."""
+    assert SIZES[line] == READINGS.get(line, -1)
+    assert SIZES.items() <= READINGS.items()
+
+
+def test_the_sizes_of_chunks_are_those_that_have_an_events_end() -> None:
+    assert (SIZES[b"1"], SIZES[b"2"], SIZES[b"1000"], SIZES[b"1001"]) == (-1, 2, CHUNK_BYTES_MAX, -1)
     assert CHUNK_END.startswith(EVENT_END)
 
 
