@@ -25,7 +25,7 @@ from router.gateway.record import RequestRecord, outcome_of
 from router.gateway.reservation import Reserved
 from router.gateway.stream_events import SPEAKS_EARLY, has_token, is_over
 from router.gateway.whole_events import BLANK, WholeEvents
-from router.proxy import Answer, ClientConnection, PooledRequest, UpstreamRequest
+from router.proxy import Answer, ClientConnection, PooledRequest, UpstreamRequest, WholeSink
 from router.tail_buffer import TailBuffer
 
 _PACKED = b"content-encoding: "
@@ -79,7 +79,7 @@ class Retries(Protocol):
         """Blame the workers that failed before this one answered."""
 
 
-class WorkerAttempt(msgspec.Struct, eq=False):
+class WorkerAttempt(msgspec.Struct, WholeSink, eq=False):
     """Passes a worker's answer on (`router.proxy.UpstreamSink`).
 
     ``upstream`` is None until the request is sent; ``events`` holds back incomplete events of an event
@@ -116,6 +116,16 @@ class WorkerAttempt(msgspec.Struct, eq=False):
         return self.parsed.stream and is_over(self.parsed.endpoint, end)
 
     # From the worker's side (`router.proxy.UpstreamSink`).
+
+    def upstream_whole(self, status: int, lines: bytes, body: bytes) -> None:
+        """Pass an answer on, end it, then learn from it: as the calls below, one after the other."""
+        record, size = self.record, len(body)
+        record.bytes_sent += size
+        record.pieces += 1
+        record.tail = body
+        record.first_byte_s = self.gateway.now_s()
+        self._send_head(status, lines, size, body)
+        self._complete(status, self.gateway.log.now_us())
 
     def upstream_head(self, status: int, lines: bytes, length: int | None) -> None:
         """Hold the head back until the first body byte; a retriable status may go elsewhere."""
@@ -158,7 +168,8 @@ class WorkerAttempt(msgspec.Struct, eq=False):
         if record.phase is ANSWERING:
             self.client.send_body(data)
         else:
-            self._send_head(data)
+            head = self.head
+            self._send_head(head.status, head.lines, head.length, data)
         if size != self.head.length and record.first_byte_s:
             # No other worker will get it, and a long answer must not keep a long prompt.
             self.owner.prompt_is_sent()
@@ -196,19 +207,22 @@ class WorkerAttempt(msgspec.Struct, eq=False):
         """End the answer, then learn from it."""
         if self.passed is not None:
             self._end_passing()
-        gateway, record, reservation = self.gateway, self.record, self.reservation
+        record, events, head = self.record, self.events, self.head
         if not record.first_byte_s:
-            record.first_byte_s = gateway.now_s()
-        events = self.events
+            record.first_byte_s = self.gateway.now_s()
         if record.phase is not ANSWERING:
-            self._send_head(b"" if events is None else events.held)
+            self._send_head(head.status, head.lines, head.length, b"" if events is None else events.held)
         elif events is not None and events.held:
             self.client.send_body(events.held)
-        status = self.head.status
-        now_us = gateway.log.now_us()
-        if status >= 400:
-            self._end_refused(status, now_us)
-            return
+        now_us = self.gateway.log.now_us()
+        if head.status < 400:
+            self._complete(head.status, now_us)
+        else:
+            self._end_refused(head.status, now_us)
+
+    def _complete(self, status: int, now_us: int) -> None:
+        """End an answer that is no error."""
+        gateway, reservation = self.gateway, self.reservation
         attempt, breaker = reservation.attempt, reservation.local.breaker
         if breaker is not None and (breaker.failures or gateway.fleet.circuits.tripped):
             gateway.registry.circuits.succeeded(reservation.local, now_us, attempt.placed_us)
@@ -216,7 +230,7 @@ class WorkerAttempt(msgspec.Struct, eq=False):
         self.owner.finish("completed", status)
         self.client.finish()
         # Last, so that the request is counted out even if this raises an error.
-        record.answered(status, now_us, self.parsed, attempt)
+        self.record.answered(status, now_us, self.parsed, attempt)
 
     def _end_refused(self, status: int, now_us: int) -> None:
         """End an error answer, which does not show that anything was computed."""
@@ -244,9 +258,9 @@ class WorkerAttempt(msgspec.Struct, eq=False):
         elif not self.retries.redispatched(self, error, None):
             self.owner.fail(error)
 
-    def _send_head(self, body: bytes) -> None:
-        record, head = self.record, self.head
+    def _send_head(self, status: int, lines: bytes, length: int | None, body: bytes) -> None:
+        record = self.record
         record.phase = TO_ANSWERING[record.phase]
-        if record.attempts > 1 and head.status < 400:
+        if record.attempts > 1 and status < 400:
             self.retries.answers_well()
-        self.client.send_head(head.status, head.lines + record.lines(), length=head.length, body=body)
+        self.client.send_head(status, lines + record.lines(), length=length, body=body)

@@ -24,6 +24,7 @@ from router.proxy.ports import (
     UpstreamRequest,
     UpstreamSink,
     UpstreamUpload,
+    WholeSink,
 )
 from router.proxy.upstream import UpstreamRules, WorkerPool
 
@@ -57,6 +58,7 @@ __all__ = [
     "UpstreamRules",
     "UpstreamSink",
     "UpstreamUpload",
+    "WholeSink",
     "WorkerPool",
     "error_answer",
     "lines_of",

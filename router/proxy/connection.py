@@ -24,7 +24,7 @@ from router.chunks import CHUNK_END, EVENT_END, SIZES, WAITING_MAX, PassedChunks
 from router.errors import StreamBroken, UpstreamError, WorkerSilent, WorkerUnreachable
 from router.proxy.headers import BODYLESS, NO_NAMES, named_by
 from router.proxy.late_writes import LateTransport, late_writes
-from router.proxy.ports import BodySource, UpstreamSink
+from router.proxy.ports import BodySource, UpstreamSink, WholeSink
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -90,10 +90,13 @@ class _Unparsed:
 
 
 class PooledRequest(msgspec.Struct, eq=False):
-    """A request waiting for a connection of a pool, or travelling on one (`ports.UpstreamUpload`)."""
+    """A request waiting for a connection of a pool, or travelling on one (`ports.UpstreamUpload`).
+
+    ``data`` is all that may have to be sent again: its head, and its body unless that is an `Upload`.
+    """
 
     pool: "WorkerPool"
-    pieces: "Sequence[bytes | memoryview]"
+    data: "bytes | Sequence[bytes | memoryview]"
     sink: UpstreamSink | None
     is_head: bool
     patient: bool = False
@@ -195,7 +198,7 @@ class WorkerConnection(asyncio.Protocol):
         self._pieces: list[bytes] = []
         self.on_body = self._pieces.append  # no Python function per piece
         self._parser: httptools.HttpResponseParser = httptools.HttpResponseParser(self)
-        self._transport: asyncio.Transport
+        self._transport: LateTransport
         self._request: PooledRequest | None = None
         self._sent_requests = 0
         self._hop_names = NO_NAMES
@@ -223,11 +226,7 @@ class WorkerConnection(asyncio.Protocol):
         self._heard = self._writing = False
         self._unsent_bytes = 0
         self._sent_s = self._quiet_since_s = self._loop.time()
-        pieces = request.pieces
-        if len(pieces) == 1:
-            self._transport.write(pieces[0])
-        else:
-            self._transport.writelines(pieces)
+        self._transport.write(request.data)
         if request.paused:
             self._transport.pause_reading()
         if request.upload is not None:
@@ -294,8 +293,7 @@ class WorkerConnection(asyncio.Protocol):
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """Keep the transport; the pool uses it when the connection attempt has returned."""
         # uvloop's transports are not asyncio's, but have the same methods.
-        late = LateTransport(cast("asyncio.Transport", transport), late_writes(self._loop))
-        self._transport = cast("asyncio.Transport", late)
+        self._transport = LateTransport(cast("asyncio.Transport", transport), late_writes(self._loop))
         sock: socket.socket = transport.get_extra_info("socket")
         sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
         for name, value in KEEPALIVE:
@@ -337,7 +335,7 @@ class WorkerConnection(asyncio.Protocol):
             if self._take_known(request, sink, data):
                 return
             self._answered = True
-            request.pieces = ()  # it will not be sent again: a long answer must not keep a long prompt
+            request.data = b""  # it will not be sent again: a long answer must not keep a long prompt
         wrong = self._parse(data)
         if self._status and not self._delivered:
             self._delivered = True
@@ -370,7 +368,8 @@ class WorkerConnection(asyncio.Protocol):
             )
             if keep and first and self._length and not self._chunked:
                 self._answers.learn(data, self._status, self._lines, self._length, self._sent_s)
-            self._end(request, keep=keep)
+            self._leave(request, keep=keep)
+            sink.upstream_end()
         elif wrong is not None:
             self.give_up(f"sent a malformed answer: {wrong}")
         elif self._framing_bytes > HEAD_BYTES_MAX:
@@ -384,11 +383,17 @@ class WorkerConnection(asyncio.Protocol):
         body = known.body_in(data)
         if not body:
             return False
+        keep = self._transport.get_write_buffer_size() == 0
+        if isinstance(sink, WholeSink):
+            self._leave(request, keep=keep)
+            sink.upstream_whole(known.status, known.lines, body)
+            return True
         sink.upstream_head(known.status, known.lines, len(body))
         if self._request is request:
             sink.upstream_data(body)
         if self._request is request:
-            self._end(request, keep=self._transport.get_write_buffer_size() == 0)
+            self._leave(request, keep=keep)
+            sink.upstream_end()
         return True
 
     def _parse(self, data: bytes) -> str | None:
@@ -423,7 +428,10 @@ class WorkerConnection(asyncio.Protocol):
             self._pool.on_idle_closed()
         elif self._until_close and self._delivered and exc is None:
             self._pool.lost(self)
-            self._end(request, keep=False)
+            sink = request.sink
+            self._leave(request, keep=False)
+            if sink is not None:
+                sink.upstream_end()
         elif self._is_stale(request) and self._pool.may_resend():
             self._let_go()
             self._pool.lost(self)
@@ -527,19 +535,18 @@ class WorkerConnection(asyncio.Protocol):
             self._request.connection = self._request.passed = None
             self._request = None
 
-    def _end(self, request: PooledRequest, *, keep: bool) -> None:
-        if keep:
-            request.connection = self._request = None
-            if self._answered:
-                self._await_answer()
-            if request.paused:
-                self._transport.resume_reading()
-            self._pool.release(self)
-        else:
+    def _leave(self, request: PooledRequest, *, keep: bool) -> None:
+        """Leave a request whose answer is complete, and serve the next one, if the connection is kept."""
+        request.sink = request.passed = None
+        if not keep:
             self.drop()
-        sink, request.sink, request.passed = request.sink, None, None
-        if sink is not None:
-            sink.upstream_end()
+            return
+        request.connection = self._request = None
+        if self._answered:
+            self._await_answer()
+        if request.paused:
+            self._transport.resume_reading()
+        self._pool.release(self)
 
     def _broken(self, what: str) -> UpstreamError:
         message = f"{self._pool.origin} {what}"

@@ -178,7 +178,10 @@ class JudgeHead(Protocol):
 
 
 class UpstreamSink(Protocol):
-    """Receiver of an answer: ``head data* (end | failed)`` or just ``failed``, and nothing after an abort."""
+    """Receiver of an answer: ``head data* (end | failed)`` or just ``failed``, and nothing after an abort.
+
+    A `WholeSink` may hear ``whole`` alone.
+    """
 
     def upstream_head(self, status: int, lines: bytes, length: int | None) -> None:
         """Take the head. Lines exclude those of the connection; length is None for chunked or until-close."""
@@ -191,6 +194,16 @@ class UpstreamSink(Protocol):
 
     def upstream_failed(self, error: UpstreamError) -> None:
         """It failed; the class of the error says how far it got."""
+
+
+class WholeSink:
+    """A sink that takes an answer which came at once in one call, in place of three."""
+
+    __slots__ = ()
+
+    def upstream_whole(self, status: int, lines: bytes, body: bytes) -> None:
+        """Take a complete answer without an error, with at least one byte of a body."""
+        raise NotImplementedError
 
 
 class SilentSink:

@@ -197,18 +197,16 @@ class WorkerPool:
                 connection, since it could not be repeated after a stale one.
         """
         body_bytes = len(body[0]) if len(body) == 1 else sum(map(len, body))
-        framing = b"\r\n"
         if upload is not None:
-            framing = upload.framing + framing
+            framing = upload.framing + b"\r\n"
         elif body_bytes or method not in _BODYLESS_METHODS:
             framing = b"content-length: %d\r\n\r\n" % body_bytes
+        else:
+            framing = b"\r\n"
         target = path + b"?" + query if query else path
         head = method, b" ", self._base_path, target, self._host_line, self.authorization, lines, framing
-        if body_bytes <= JOINED_BYTES_MAX:
-            pieces: tuple[bytes | memoryview, ...] = (b"".join((*head, *body)),)
-        else:
-            pieces = (b"".join(head), *body)
-        request = PooledRequest(self, pieces, sink, method == b"HEAD", patient, resend)
+        data = b"".join((*head, *body)) if body_bytes <= JOINED_BYTES_MAX else (b"".join(head), *body)
+        request = PooledRequest(self, data, sink, method == b"HEAD", patient, resend)
         if upload is not None:
             request.upload = upload
         if self._idle and upload is None:

@@ -65,6 +65,31 @@ def test_between_two_attempts_there_is_none(bench: Bench) -> None:
     assert (client.status, phase_of(exchange)) == (503, Phase.DONE)
 
 
+@pytest.mark.parametrize("stream", [False, True])
+def test_an_answer_in_one_call_is_that_of_three(bench: Bench, stream: bool) -> None:
+    body = b'{"usage":{"prompt_tokens":12,"completion_tokens":3,"total_tokens":15}}'
+    seen = []
+    for whole in (False, True):
+        before = len(bench.shared.ops)
+        exchange, client = bench.start(chat(stream=stream))
+        record, upstream = exchange._record, bench.upstream
+        if whole:
+            upstream.over = True
+            attempt_of(exchange).upstream_whole(200, b"content-type: application/json\r\n", body)
+        else:
+            upstream.answer(body)
+        told = client.headers[b"content-type"], client.headers[b"x-cacheway-worker"]
+        seen.append(
+            (
+                (client.status, told, client.length, client.body, client.finished),
+                (record.bytes_sent, record.pieces, record.usage, record.outcome, record.first_byte_s),
+                [type(op) for op in bench.shared.ops[before:]],
+            )
+        )
+    assert seen[0] == seen[1]
+    assert seen[0][1][2].completion_tokens == 3
+
+
 class Noting:
     """A transport whose writes are noted only."""
 

@@ -462,7 +462,7 @@ async def stream(new_sink: Any) -> Any:
     connection = WorkerConnection(pool, asyncio.get_running_loop())
     connection.connection_made(FakeTransport())
     sink, taken = new_sink(), []
-    request = PooledRequest(pool, (b"POST",), sink, is_head=False)
+    request = PooledRequest(pool, b"POST", sink, is_head=False)
     request.passed = PassedChunks(taken.append, lambda _: None)
     connection.start(request)
     connection.data_received(CHUNKED)
@@ -569,7 +569,7 @@ async def test_chunks_cut_anywhere_arrive_unchanged(
     connection = WorkerConnection(pool, asyncio.get_running_loop())
     connection.connection_made(FakeTransport())
     sink = new_sink()
-    request = PooledRequest(pool, (b"POST",), sink, is_head=False)
+    request = PooledRequest(pool, b"POST", sink, is_head=False)
     request.passed = PassedChunks(
         lambda chunk: sink.upstream_data(chunk[chunk.index(b"\n") + 1 : -2]), lambda _: None
     )

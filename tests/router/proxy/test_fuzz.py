@@ -526,7 +526,7 @@ async def hear(pieces: Sequence[bytes], *, closes: bool) -> Heard:
     connection = WorkerConnection(pool, asyncio.get_running_loop())
     wire.protocol = connection
     connection.connection_made(cast("asyncio.Transport", wire))
-    connection.start(PooledRequest(pool, [b"POST / HTTP/1.1\r\n\r\n{}"], heard, is_head=False))
+    connection.start(PooledRequest(pool, b"POST / HTTP/1.1\r\n\r\n{}", heard, is_head=False))
     await wire.receive(pieces)
     if closes and not wire.closed:
         connection.eof_received()

@@ -1,14 +1,14 @@
 """Repeated heads of answers: they are read as llhttp would read them, or by llhttp."""
 
 import asyncio
-from typing import Any
+from typing import Any, cast
 
 import httptools
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from router.proxy import PooledRequest, WorkerPool
+from router.proxy import PooledRequest, UpstreamSink, WholeSink, WorkerPool
 from router.proxy.connection import Upload, WorkerConnection
 from router.proxy.known_answers import LEARN_S, KnownAnswer, KnownAnswers
 from router.proxy.repeated_head import halves_of
@@ -140,6 +140,22 @@ async def test_an_answer_before_the_end_of_its_request_ends_the_connection(line:
     line.connection.start(PooledRequest(line.pool, b"POST", sink, is_head=False, upload=Upload(Source())))
     line.connection.data_received(answer(b"hello"))
     assert (sink.body, sink.ended, line.pool.open) == (b"hello", True, 0)
+
+
+async def test_a_sink_that_takes_answers_whole_hears_one_call_when_the_connection_is_free(line: Line) -> None:
+    line.ask(answer(b"hello"))
+
+    class Whole(WholeSink):
+        heard: tuple[Any, ...] = ()
+
+        def upstream_whole(self, *told: Any) -> None:
+            self.heard = (*told, line.pool.idle)
+
+    sink = Whole()
+    line.pool.send(b"POST", b"/v1/x", b"", b"", [b"{}"], cast("UpstreamSink", sink))
+    line.connection.data_received(answer(b"x"))
+    lines = b"date: Sat, 28 Nov 2026 03:22:12 GMT\r\ncontent-type: application/json\r\n"
+    assert sink.heard == (200, lines, b"x", 1)
 
 
 async def test_a_sink_may_abort_at_any_piece_of_a_known_answer(line: Line) -> None:
