@@ -24,8 +24,8 @@ from uuid import uuid4
 from uvicorn.protocols.http.httptools_impl import STATUS_LINE, RequestResponseCycle
 
 from router.errors import RouterError, error_body
-from router.proxy.headers import BODYLESS, NO_NAMES
-from router.proxy.ports import BodySink, ClientRequest, Derived, Exchange, Header
+from router.proxy.headers import BODYLESS
+from router.proxy.ports import BodySink, ClientRequest, Exchange, RequestHead
 
 if TYPE_CHECKING:
     from router.proxy.client_protocol import GatewayProtocol
@@ -83,10 +83,7 @@ class Answer(RequestResponseCycle):
     sink: BodySink | None = None
     """Receiver of a streamed body, once it has asked for it."""
     forwarded_for = ""
-    derived: Derived | None = None
     _head_sent = False
-    can_chunk = False
-    """True if the client takes an answer in chunks."""
     chunked = False
     """True if its body goes out in chunks."""
     _bodyless = False
@@ -96,24 +93,11 @@ class Answer(RequestResponseCycle):
     """Declared length of the body, or 0."""
     counted_bytes = 0
 
-    def __init__(
-        self,
-        protocol: "GatewayProtocol",
-        headers: "list[Header]",
-        method: bytes = b"",
-        path: bytes = b"",
-        query: bytes = b"",
-        hop_names: frozenset[bytes] = NO_NAMES,
-        keep_alive: bool = False,
-    ) -> None:
+    def __init__(self, protocol: "GatewayProtocol", head: RequestHead) -> None:
         # uvicorn's constructor builds an ASGI request, which this is not.
-        self.keep_alive = keep_alive
+        self.head = head
+        self.keep_alive = head.keep_alive
         self._protocol = protocol
-        self.method = method
-        self.path = path
-        self.query = query
-        self.headers = headers
-        self.hop_names = hop_names
         self._pieces: list[bytes | bytearray] = []
 
     # The request
@@ -137,7 +121,7 @@ class Answer(RequestResponseCycle):
 
     def take_whole(self, body: bytes) -> None:
         """Take a body that came at once; raise `RequestRejected` if it has no room."""
-        size = self.length = self.body_bytes = len(body)
+        size = len(body)
         self.counted_bytes = self._protocol.held.grow(0, size, size)
         self._pieces = [body]
         self.body_complete = True
@@ -164,18 +148,18 @@ class Answer(RequestResponseCycle):
         if refusal is not None and not self.turned_away:
             self._refuse(refusal)
             return
-        protocol = self._protocol
+        protocol, head = self._protocol, self.head
         request = ClientRequest(
-            self.method,
-            self.path,
-            self.query,
-            self.headers,
+            head.method,
+            head.path,
+            head.query,
+            head.headers,
             b"".join(pieces),
             self.forwarded_for or (protocol.client[0] if protocol.client else ""),
             time.monotonic(),
-            self.hop_names,
+            head.hop_names,
             refusal,
-            self.derived,
+            head.derived,
         )
         try:
             exchange = protocol.start_exchange(request, self)
@@ -251,7 +235,7 @@ class Answer(RequestResponseCycle):
         assert not self._head_sent
         self._head_sent = True
         framing = b""
-        if self.method == b"HEAD" or status in BODYLESS:
+        if self.head.method == b"HEAD" or status in BODYLESS:
             self._bodyless = True
             self._left_bytes = 0
             if length is not None and status != 204:
@@ -259,7 +243,7 @@ class Answer(RequestResponseCycle):
         elif length is not None:
             self._left_bytes = length
             framing = b"content-length: %d\r\n" % length
-        elif self.can_chunk:
+        elif self.head.can_chunk:
             self.chunked = True
             framing = b"transfer-encoding: chunked\r\n"
         else:
@@ -360,10 +344,10 @@ class Answer(RequestResponseCycle):
 
     def _refuse(self, error: RouterError) -> None:
         self.release_body()
-        request_id = next((value for name, value in self.headers if name == b"x-request-id"), b"")
+        request_id = next((value for name, value in self.head.headers if name == b"x-request-id"), b"")
         if not 0 < len(request_id) <= REQUEST_ID_BYTES_MAX:
             request_id = uuid4().hex.encode()
-        lines, body = error_answer(error, self.path, request_id)
+        lines, body = error_answer(error, self.head.path, request_id)
         self.keep_alive = False
         lines += b"x-request-id: %b\r\n" % request_id
         self.send_head(error.status, lines, length=len(body), body=body)

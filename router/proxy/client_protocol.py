@@ -42,7 +42,7 @@ from router.proxy.intake import LARGE_BODY_BYTES, Intake
 from router.proxy.known_heads import LEARNED_MAX, KnownHead, KnownHeads
 from router.proxy.late_writes import LateTransport, late_writes
 from router.proxy.limits import ClientLimits
-from router.proxy.ports import Header, JudgeHead, Route, StartExchange
+from router.proxy.ports import Header, JudgeHead, RequestHead, Route, StartExchange
 from router.proxy.receiving import (
     AFTER_AGAIN,
     AFTER_BEGIN,
@@ -288,16 +288,12 @@ class GatewayProtocol(HttpToolsProtocol):
         before: RequestResponseCycle | None = self.cycle
         if self.flow.unread or (before is not None and not before.response_complete):
             return False
-        method, path = known.method, known.path
-        if len(body) > known.limits.body_bytes_max or self.route_of(method, path) != Route.WHOLE:
+        head = known.head
+        if len(body) > known.limits.body_bytes_max or self.route_of(head.method, head.path) != Route.WHOLE:
             return False
-        headers = known.headers_with(len(body))
-        answer = Answer(self, headers, method, path, known.query, known.hop_names, known.keep_alive)
-        answer.can_chunk = known.can_chunk
-        answer.derived = known.derived
+        answer = Answer(self, head)
         self.idle.pop(self, None)
         self._begun += 1
-        self.headers = headers
         self.cycle = self._turn = answer
         try:
             answer.take_whole(body)
@@ -314,7 +310,7 @@ class GatewayProtocol(HttpToolsProtocol):
         self._heads_learned += 1
         came_now = answer is self.cycle  # not an earlier one, which waits
         if came_now and isinstance(data, bytes) and not answer.streams and answer.refusal is None:
-            self._known = self.heads.learned(data, answer, self.limits)
+            self._known = self.heads.learned(data, answer.head, answer.length, self.limits)
 
     def _parse_on(self) -> None:
         self._parses_later = False
@@ -413,7 +409,7 @@ class GatewayProtocol(HttpToolsProtocol):
         receiver.judged = True
         try:
             if self.judge is not None:
-                self.judge(receiver.headers)
+                self.judge(receiver.head.headers)
             if not receiver.streams:
                 self.held.check(receiver.counted_bytes, receiver.length)
         except RouterError as error:
@@ -521,8 +517,8 @@ class GatewayProtocol(HttpToolsProtocol):
             self._begin_application_request()
             return
         hop_names = named_by(control[b"connection"]) if b"connection" in control else NO_NAMES
-        answer = Answer(self, self.headers, method, path, query, hop_names, keep_alive and speaks_1_1)
-        answer.can_chunk = speaks_1_1
+        keeps = keep_alive and speaks_1_1
+        answer = Answer(self, RequestHead(method, path, query, self.headers, hop_names, keeps, speaks_1_1))
         answer.length = length
         if route > Route.WHOLE:
             self._stream(answer, tunnels=bool(parser.should_upgrade()))
@@ -698,7 +694,8 @@ class GatewayProtocol(HttpToolsProtocol):
                 if cycle.response_started:
                     self.transport.close()
                     return
-        answer = Answer(self, self.headers or [], path=(self.url or b"").partition(b"?")[0])
+        path = (self.url or b"").partition(b"?")[0]
+        answer = Answer(self, RequestHead(path=path, headers=self.headers or ()))
         answer.refusal = error
         self._enqueue(answer)
         self._advance()

@@ -5,10 +5,10 @@ remembers the last head that came whole, with a whole body, in one read (`router
 request with fifteen headers saves some 600 of its bytecode instructions.
 """
 
-from typing import Protocol
+import msgspec
 
 from router.proxy.limits import ClientLimits
-from router.proxy.ports import Derived, Header
+from router.proxy.ports import Derived, RequestHead
 from router.proxy.repeated_head import RepeatedHead, halves_of
 
 KNOWN_MAX = 256
@@ -21,45 +21,11 @@ LEARNED_MAX = 4
 _OTHER_WAYS = frozenset({b"content-encoding", b"expect", b"transfer-encoding", b"upgrade"})
 
 
-class Parsed(Protocol):
-    """A request with a parsed head (`router.proxy.answer.Answer`)."""
-
-    headers: list[Header]
-    length: int
-    method: bytes
-    path: bytes
-    query: bytes
-    hop_names: frozenset[bytes]
-    keep_alive: bool
-    can_chunk: bool
-
-
 class KnownHead(RepeatedHead, frozen=True, eq=False, gc=False):
-    """A head, as it was parsed.
-
-    Attributes:
-        limits: Limits that it was within.
-        headers: Its headers in their order.
-        place: Place of the length among them.
-        derived: Results that follow from it.
-    """
+    """A head that was within these limits; its headers are without the length."""
 
     limits: ClientLimits
-    headers: tuple[Header, ...]
-    place: int
-    method: bytes
-    path: bytes
-    query: bytes
-    hop_names: frozenset[bytes]
-    keep_alive: bool
-    can_chunk: bool
-    derived: Derived
-
-    def headers_with(self, length: int) -> list[Header]:
-        """Return the headers of a request whose body has this length."""
-        headers = list(self.headers)
-        headers[self.place] = (b"content-length", b"%d" % length)
-        return headers
+    head: RequestHead
 
 
 class KnownHeads:
@@ -70,27 +36,16 @@ class KnownHeads:
     def __init__(self) -> None:
         self._shared: dict[tuple[bytes, bytes], KnownHead] = {}
 
-    def learned(self, data: bytes, parsed: Parsed, limits: ClientLimits) -> KnownHead | None:
+    def learned(self, data: bytes, head: RequestHead, length: int, limits: ClientLimits) -> KnownHead | None:
         """Remember the head of a read that was one whole request; None if its like may take another way."""
-        names = [name for name, _ in parsed.headers]
-        halves = halves_of(data, parsed.length)
-        if halves is None or names.count(b"content-length") != 1 or not _OTHER_WAYS.isdisjoint(names):
+        halves = halves_of(data, length)
+        if halves is None or not _OTHER_WAYS.isdisjoint(name for name, _ in head.headers):
             return None
         known = self._shared.get(halves)
         if known is None or known.limits is not limits:
             if len(self._shared) >= KNOWN_MAX:
                 self._shared.clear()
-            known = self._shared[halves] = KnownHead(
-                *halves,
-                limits,
-                tuple(parsed.headers),
-                names.index(b"content-length"),
-                parsed.method,
-                parsed.path,
-                parsed.query,
-                parsed.hop_names,
-                parsed.keep_alive,
-                parsed.can_chunk,
-                Derived(),
-            )
+            headers = tuple(header for header in head.headers if header[0] != b"content-length")
+            repeated = msgspec.structs.replace(head, headers=headers, derived=Derived())
+            known = self._shared[halves] = KnownHead(*halves, limits, repeated)
         return known

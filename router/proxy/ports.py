@@ -57,10 +57,28 @@ class Derived:
         self._results[rule] = result
 
 
+class RequestHead(msgspec.Struct, frozen=True, eq=False, gc=False):
+    """The head of a client's request, as it was parsed; see `ClientRequest`.
+
+    ``keep_alive`` is True if the client lets its connection go on, ``can_chunk`` if it takes an answer in
+    chunks.
+    """
+
+    method: bytes = b""
+    path: bytes = b""
+    query: bytes = b""
+    headers: Sequence[Header] = ()
+    hop_names: frozenset[bytes] = frozenset()
+    keep_alive: bool = False
+    can_chunk: bool = False
+    derived: Derived | None = None
+
+
 class ClientRequest(msgspec.Struct, frozen=True, gc=False):
     """A complete client request, within limits; header names in lower case, path and query raw.
 
     Attributes:
+        headers: Those of the head; ``content-length`` may be missing if the body came as a whole.
         client: Peer address for the log, without the port.
         received_s: Monotonic seconds when the last byte of the body came.
         hop_names: Headers that ``connection`` restricts to this hop: they must not travel on.
