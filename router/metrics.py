@@ -16,11 +16,12 @@ import os
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from enum import StrEnum
-from itertools import compress
-from operator import sub
+from itertools import compress, repeat
+from operator import attrgetter, is_not, sub
 from pathlib import Path
 from typing import Generic, Protocol, TypeVar, get_args
 
+from msgspec.structs import astuple
 from prometheus_client import (
     CONTENT_TYPE_LATEST,
     CollectorRegistry,
@@ -110,6 +111,8 @@ class EndedRequest(Protocol):
         """None if the request named none."""
 
 
+_row_of = attrgetter("endpoint", "outcome", "received_s", "ended_s", "request_bytes", "bytes_sent")
+
 Key = TypeVar("Key")
 Value = TypeVar("Value")
 Tally = TypeVar("Tally", bound=Distribution | Count | Sum | Sums)
@@ -184,10 +187,10 @@ class Metrics:
         """Policy, reason and seconds of each decision since the last flush."""
         self.decided: Callable[[tuple[str, str, float]], None] = self._decided.append
         """A request was placed: by a policy, for a reason, after seconds of deciding."""
-        self._ended: list[tuple[str | None, str, float, int, int]] = []
-        """Endpoint, outcome, seconds, and body bytes in and out of each request since the last flush."""
-        self._reported: list[tuple[int, int | None, int | None, bool, int]] = []
-        """Prompt, output and cached tokens, if possible, and predicted ones of each report since then."""
+        self._ended: list[tuple[str | None, str, float, float, int, int]] = []
+        """The row of each request since the last flush (`_row_of`)."""
+        self._reported: list[tuple[Usage, int]] = []
+        """Report of each request since then, with the predicted cached tokens."""
         self.set(families.BUILD_INFO, 1, version)
         for component in Component:
             self.degraded(component, on=False)
@@ -229,19 +232,10 @@ class Metrics:
 
     def ended(self, request: EndedRequest) -> None:
         """Count a request that ended, and the tokens that its worker reported."""
-        rows, usage = self._ended, request.usage
-        seconds = request.ended_s - request.received_s
-        rows.append((request.endpoint, request.outcome, seconds, request.request_bytes, request.bytes_sent))
-        if usage is not None and request.attempt is not None:
-            self._reported.append(
-                (
-                    usage.prompt_tokens,
-                    usage.completion_tokens,
-                    usage.cached_tokens,
-                    usage.possible,
-                    request.attempt.chosen.safe_tokens,
-                )
-            )
+        rows, usage, attempt = self._ended, request.usage, request.attempt
+        rows.append(_row_of(request))
+        if usage is not None and attempt is not None:
+            self._reported.append((usage, attempt.chosen.safe_tokens))
         if request.tenant.configured:
             self._count_for_tenant(request.tenant.name, request.outcome, usage)
         if len(rows) >= GATHERED_MAX:
@@ -371,24 +365,25 @@ class Metrics:
             tally.flush()
 
     def _count_requests(self) -> None:
-        endpoints, outcomes, seconds, received, sent = zip(*self._ended, strict=True)
+        endpoints, outcomes, received_s, ended_s, received, sent = zip(*self._ended, strict=True)
         self._ended.clear()
         names = [endpoint or "none" for endpoint in endpoints] if None in endpoints else endpoints
         self.counts[families.REQUESTS].add_all(zip(names, outcomes, strict=True))
         self.sums[families.REQUEST_BYTES].add(sum(received))
         self.sums[families.ANSWER_BYTES].add(sum(sent))
         for name in set(names):
-            of_name = compress(seconds, map(name.__eq__, names))
+            of_name = compress(map(sub, ended_s, received_s), map(name.__eq__, names))
             self.distributions[families.REQUEST_SECONDS, name].observe_all(of_name)
 
     def _count_tokens(self) -> None:
-        prompts, outputs, cached, possible, predicted = zip(*self._reported, strict=True)
+        usages, predicted = zip(*self._reported, strict=True)
+        prompts, cached, outputs, possible = zip(*map(astuple, usages), strict=True)
         self._reported.clear()
         self.sums[families.IMPOSSIBLE_USAGE].add(possible.count(False))
         self.sums[families.PROMPT_TOKENS].add(sum(prompts))
         self.sums[families.OUTPUT_TOKENS].add(sum(filter(None, outputs)))
         if None in cached:
-            told = [tokens is not None for tokens in cached]
+            told = [*map(is_not, cached, repeat(None))]
             columns = (prompts, cached, predicted)
             prompts, cached, predicted = (tuple(compress(column, told)) for column in columns)
         self.sums[families.REPORTED_PROMPT_TOKENS].add(sum(prompts))

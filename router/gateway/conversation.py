@@ -25,7 +25,6 @@ from typing import Any, Literal
 import msgspec
 import orjson
 import xxhash
-from msgspec.structs import astuple
 
 TOOLS = b"\xff"
 TURN = b"\xfe"
@@ -213,16 +212,14 @@ class _Heads(dict[str | None, tuple[bytes, ...]]):
 _HEADS = _Heads(
     {role: (TURN + role.encode() + TEXT,) for role in ("system", "developer", "user", "assistant")}
 )
-_BEYOND_TEXT = slice(2, None)
-_NOTHING_ELSE = astuple(Turn())[_BEYOND_TEXT]
 
 
 def append_turns(stream: list[bytes], turns: Sequence[Turn]) -> None:
     """Append turns to a stream in pieces; the caller joins once. Text of the client is never half a piece."""
     for turn in turns:
-        content = turn.content
-        if type(content) is str and content and astuple(turn)[_BEYOND_TEXT] == _NOTHING_ELSE:
-            stream += _HEADS[turn.role]
+        role, content = turn.role, turn.content
+        if type(content) is str and content and turn == Turn(role, content):
+            stream += _HEADS[role]
             stream.append(content.encode("utf-8", "surrogatepass"))
         else:
             _append_turn(stream, turn)

@@ -146,15 +146,14 @@ class RecentDecisions:
         self.cursor = decision.number = self.cursor + 1
         parsed, attempt = decision.parsed, decision.attempt
         kept: bytes | RecentDecision = decision
-        if parsed is not None and parsed.paths:
-            if len(parsed.paths) != 1 or len(parsed.paths[0]) > SHORT_BYTES_MAX:
+        if parsed is not None and (paths := parsed.paths):
+            if len(paths) != 1 or len(paths[0]) > SHORT_BYTES_MAX:
                 self._keep_hashes(decision)
             elif (
                 attempt is not None
                 and attempt.sglang is None
                 and parsed.choice is None
                 and decision.offload is None
-                and decision.model_choice is None
             ):
                 try:
                     _packer.encode_into(_facts(decision), self._packing)
