@@ -4,16 +4,17 @@ Engines report usage in the last object of a JSON body, or in the last stream ev
 last 16 KiB are enough, and nothing is parsed while the answer passes by; only Anthropic's streams name the
 prompt's tokens at the start, so a little of the head is kept as well.
 
-The search goes backwards for the key ``"usage"`` (``"meta_info"`` for /generate) followed by an object, and
-decodes just that object. Quotation marks in JSON strings are escaped, so generated text cannot imitate the
-key.
+The search goes backwards for the key ``"usage"`` (``"meta_info"`` for /generate) followed by an object.
+Quotation marks in JSON strings are escaped, so generated text cannot imitate the key.
 
-    few braces that pair up ──typed decoder──> counts
-            └─ others, or odd values ─> any JSON ──its sane values──> counts
+    last key, and the rest of its line is that of an object ──typed decoder──> counts
+            └─ few braces that pair up ──typed decoder──> counts
+                       └─ others, or odd values ─> any JSON ──its sane values──> counts
 """
 
 import json
 import re
+from collections.abc import Callable
 from typing import Annotated, Any
 
 import msgspec
@@ -59,14 +60,26 @@ class _Counts(msgspec.Struct, gc=False):
 _decode_counts = msgspec.json.Decoder(_Counts).decode
 
 
+def _key_of(name: str) -> tuple[bytes, Callable[[bytes], Any]]:
+    """Return a key as it is written, and the decoder of an object that begins with it."""
+    rest = msgspec.defstruct("_Rest", [("counts", _Counts | None, None)], rename={"counts": name}, gc=False)
+    return f'"{name}"'.encode(), msgspec.json.Decoder(rest).decode
+
+
+_USAGE, _META_INFO = _key_of("usage"), _key_of("meta_info")
+
+
 def find_usage(endpoint: Endpoint, answer: TailBuffer | bytes) -> Usage | None:
     """Return the engine's last counts at the end of an answer (JSON or events, cut anywhere), or None."""
     data = answer.bytes() if isinstance(answer, TailBuffer) else answer
-    key = b'"meta_info"' if endpoint is _GENERATE else b'"usage"'
+    key, decode_rest = _META_INFO if endpoint is _GENERATE else _USAGE
+    at = data.rfind(key)
+    if at < 0:
+        return None
+    counts = _counts_at(data, at, key, decode_rest)
     completion_tokens: int | None = None
-    at, candidates = data.rfind(key), 0
-    while at >= 0:
-        counts = _counts_behind(data, at + len(key))
+    candidates = 0
+    while True:
         if counts is not None:
             if completion_tokens is None:
                 completion_tokens = counts.completion_tokens
@@ -79,16 +92,28 @@ def find_usage(endpoint: Endpoint, answer: TailBuffer | bytes) -> Usage | None:
             if candidates >= CANDIDATES_MAX:
                 return None
         at = data.rfind(key, 0, at)
-    return None
+        if at < 0:
+            return None
+        counts = _counts_behind(data, at + len(key))
+
+
+def _counts_at(data: bytes, at: int, key: bytes, decode_rest: Callable[[bytes], Any]) -> _Counts | None:
+    """Return the counts of the object behind the last key; none if it is cut off, or None."""
+    line_end = data.find(b"\n", at)
+    try:
+        # Of most answers; an object within, as OpenAI has, makes the pattern three times as slow.
+        rest = decode_rest(b"{" + (data[at:] if line_end < 0 else data[at:line_end]))
+    except (ValueError, RecursionError):
+        return _counts_behind(data, at + len(key))
+    counts: _Counts | None = rest.counts
+    return counts
 
 
 def _counts_behind(data: bytes, end: int) -> _Counts | None:
-    """Return the counts of the object behind a key that ends there; none if it is cut off, or None."""
+    """Return the same of a key that ends there; looks at nothing behind the object, so it is for any key."""
+    plain = _PLAIN_OBJECT.match(data, end)
     try:
-        # Most are compact and hold no other object: 0.2 us quicker than by the pattern.
-        if data.startswith(b":{", end) and data.find(b"{", end + 2, close := data.find(b"}", end) + 1) < 0:
-            return _decode_counts(data[end + 1 : close])
-        if (plain := _PLAIN_OBJECT.match(data, end)) is not None:
+        if plain is not None:
             return _decode_counts(plain[1])
     except (ValueError, RecursionError):
         pass

@@ -194,6 +194,12 @@ def test_what_is_odd_beside_the_counts_does_not_hide_them(counts: bytes) -> None
     assert (found.prompt_tokens, found.cached_tokens, found.completion_tokens) == (9, None, 3)
 
 
+def test_counts_are_those_of_the_key_and_not_of_what_comes_behind_it() -> None:
+    behind = b'{"usage": null, "meta_info": {"prompt_tokens": 9}}'
+    assert find_usage(Endpoint.CHAT, behind) is None
+    assert find_usage(Endpoint.GENERATE, behind) == Usage(9, None, None)
+
+
 def test_a_deeply_nested_answer_is_given_up_on() -> None:
     assert find_usage(Endpoint.CHAT, b'{"usage":{"a":' + b"[" * 16_000) is None
     assert find_usage(Endpoint.CHAT, b'{"usage":' * 2000) is None
