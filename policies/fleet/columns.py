@@ -224,7 +224,7 @@ class Columns:
             columns["device_from_us"][slots] if columns["device_from_us"].any() else None,
         )
         few = [slow.prices_at(row) for row in range(count)] if count <= FEW_MAX else []
-        slow = msgspec.structs.replace(slow, plain=plain_rows(few))
+        slow = msgspec.structs.replace(slow, plain=plain_rows(few, slow.worker_hash.tolist()))
         rows = self._gathered[id(slots), bucket] = slow, few
         return rows
 

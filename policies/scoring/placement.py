@@ -18,17 +18,18 @@ The reason for the choice (`Reason`) goes by the window-safe match:
     balanced   one has, but load, price or the policy spoke against it
 """
 
-from collections.abc import Sequence
 from enum import StrEnum
 from functools import partial
 from itertools import repeat
 from math import inf, isnan
+from operator import itemgetter
+from typing import TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
 from policies.estimates.costs import Floats
-from policies.pricing.plain import PlainRows
+from policies.pricing.plain import Offer, PlainRows
 from policies.pricing.timing import Timing
 from policies.pricing.views import Candidates, Chosen, RequestView, Shed
 from policies.scoring import Policy
@@ -44,6 +45,10 @@ covers learned speeds that differ, and stays below the prefill of another reques
 
 NO_WORKER_RETRY_AFTER_S = 2.0
 """A worker that comes back is seen within one or two rounds of health checks."""
+
+_match_of, _hash_of = itemgetter(0), itemgetter(1)
+
+Ranked = TypeVar("Ranked", Offer, tuple[float, int, int])
 
 NOWHERE = Shed("no_worker", NO_WORKER_RETRY_AFTER_S)
 
@@ -115,46 +120,46 @@ def _place_plain(
     request: RequestView, candidates: Candidates, plain: PlainRows, *, counts_others: bool
 ) -> Chosen | Shed:
     """Choose among a few workers that no option concerns, by their costs."""
-    slots, matches, windowed = plain.slots, candidates.matches, candidates.windowed
-    queue, ships, prompt_tokens = candidates.queue, candidates.ships, request.prompt_tokens
-    matched = plain.safe_tokens(
-        matches, candidates.tokens_per_block, candidates.prompt_tokens, windowed=windowed
-    )
-    costs, times = plain.priced(
+    matches, windowed, prompt_tokens = candidates.matches, candidates.windowed, request.prompt_tokens
+    queue, ships = candidates.queue, candidates.ships
+    groups = plain.by_match(matches, candidates.tokens_per_block, candidates.prompt_tokens, windowed=windowed)
+    offers = plain.offers(
+        groups,
         prompt_tokens,
-        matched,
         candidates.loads,
         candidates.now_us,
         inf if queue is None else queue.committed_s,
         None if ships is None else partial(ships.at, candidates.loads),
         counts_others=counts_others,
     )
-    row = _cheapest_of_few(request.key, candidates.slow.worker_hash, costs)
-    if row is None:
+    offers.sort()
+    best = _cheapest(request.key, offers)
+    if best is None:
         return NOWHERE
     reason, home = None, request.home
-    if home >= 0 and home != slots[row] and home in slots:
-        other, slack = slots.index(home), HOME_RATIO * times[row][1]
-        if costs[other] <= costs[row] + slack and matched[other] >= matched[row]:
-            row, reason = other, Reason.SESSION
-    slot, safe_tokens = slots[row], matched[row]
-    ready_s, work_s, service_s = times[row]
+    if home >= 0 and home != best[2]:
+        cost, _, _, safe_tokens, _, work_s, _ = best
+        for offer in offers:
+            if offer[2] == home and offer[0] <= cost + HOME_RATIO * work_s and offer[3] >= safe_tokens:
+                best, reason = offer, Reason.SESSION
+    cost, _, slot, safe_tokens, ready_s, work_s, service_s = best
     transfer_s = stall_s = 0.0
     if ships is not None:
         _, transfer_s, stall_s = ships.at(candidates.loads, slot, service_s)
     if reason is None:
-        if len(slots) == 1:
+        longest = max(map(_match_of, groups))
+        if len(offers) == 1:
             reason = Reason.ONLY
         elif not matches:
             reason = Reason.COLD
-        elif safe_tokens >= max(matched) > 0.0:
+        elif safe_tokens >= longest > 0.0:
             reason = Reason.AFFINITY
         else:
-            reason = _by_match(candidates, safe_tokens, max(matched))
+            reason = _by_match(candidates, safe_tokens, longest)
     safe = whole = round(safe_tokens)
     if windowed and matches:
         whole = round(candidates.matched_tokens_at(slot))
-    others_s = costs[row] - ready_s - work_s
+    others_s = cost - ready_s - work_s
     return Chosen(
         slot,
         whole,
@@ -196,7 +201,9 @@ def cheapest_row(key: int, worker_hash: NDArray[np.uint64], costs: Floats | list
     ``key`` and ``worker_hash`` are 64-bit hashes of the request and of the worker id of each row.
     """
     if isinstance(costs, list):
-        return _cheapest_of_few(key, worker_hash, costs)
+        ranked = sorted(zip(costs, worker_hash.tolist(), range(len(costs)), strict=True))
+        cheapest = _cheapest(key, ranked)
+        return None if cheapest is None else cheapest[2]
     lowest = costs.item(costs.argmin())
     if not lowest < inf:
         assert not isnan(lowest), "a policy returned NaN"
@@ -205,19 +212,18 @@ def cheapest_row(key: int, worker_hash: NDArray[np.uint64], costs: Floats | list
     return tied.item(0 if len(tied) == 1 else weights(key, worker_hash[tied]).argmax())
 
 
-def _cheapest_of_few(key: int, worker_hash: NDArray[np.uint64], costs: list[float]) -> int | None:
-    lowest, *others = sorted(costs)
+def _cheapest(key: int, ranked: list[Ranked]) -> Ranked | None:
+    """Do the same for a few workers, sorted by their costs, with their hashes; return the one chosen."""
+    lowest = ranked[0][0]
     if not lowest < inf:
         assert not isnan(lowest), "a price is NaN"
         return None
     limit = lowest + TIE * abs(lowest)
-    if not others or others[0] > limit:
-        return costs.index(lowest)
-    rows: Sequence[int] = range(len(costs))  # as where all are idle
-    if others[-1] > limit:
-        rows = [row for row, cost in enumerate(costs) if cost <= limit]
-    drawn = list(map(weights, repeat(key), map(worker_hash.item, rows)))
-    return rows[drawn.index(max(drawn))]
+    if len(ranked) == 1 or ranked[1][0] > limit:
+        return ranked[0]
+    tied = [each for each in ranked if each[0] <= limit]
+    drawn = list(map(weights, repeat(key), map(_hash_of, tied)))
+    return tied[drawn.index(max(drawn))]
 
 
 def _timing(request: RequestView, candidates: Candidates, row: int) -> Timing[float]:

@@ -82,7 +82,7 @@ def _candidates(**columns: Sequence[float]) -> Candidates:
         else None,
     )
     few = [slow.prices_at(row) for row in range(n)]
-    slow = structs.replace(slow, plain=plain_rows(few))
+    slow = structs.replace(slow, plain=plain_rows(few, slow.worker_hash.tolist()))
     ships = None
     if "transfer_s" in columns:
         routes, nothing = np.arange(rows), np.zeros(rows)

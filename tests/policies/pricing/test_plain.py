@@ -72,12 +72,12 @@ def test_the_numbers_are_those_of_the_assembly_bit_for_bit(
     assert policy.counts_others is not None
     plain = workers.slow.plain
     assert plain is not None
-    safe_tokens = plain.safe_tokens(
+    groups = plain.by_match(
         workers.matches, workers.tokens_per_block, workers.prompt_tokens, windowed=workers.windowed
     )
-    costs, times = plain.priced(
+    offers = plain.offers(
+        groups,
         PROMPT_TOKENS,
-        safe_tokens,
         workers.loads,
         workers.now_us,
         inf if committed_s is None else committed_s,
@@ -85,11 +85,20 @@ def test_the_numbers_are_those_of_the_assembly_bit_for_bit(
         counts_others=policy.counts_others,
     )
 
-    timings = workers.timings(PROMPT_TOKENS, workers.few)
-    assert costs == [policy.price(timing) for timing in timings]
-    assert times == [(timing.ready_s, timing.work_s, timing.service_s) for timing in timings]
-    assert safe_tokens == [timing.safe_tokens for timing in timings]
-    assert plain.slots == [timing.slot for timing in timings]
+    timings = zip(workers.worker_hash.tolist(), workers.timings(PROMPT_TOKENS, workers.few), strict=True)
+    assert offers == [
+        (
+            policy.price(timing),
+            worker_hash,
+            timing.slot,
+            timing.safe_tokens,
+            timing.ready_s,
+            timing.work_s,
+            timing.service_s,
+        )
+        for worker_hash, timing in timings
+    ]
+    assert plain.slots == [offer[2] for offer in offers]
 
 
 @pytest.mark.parametrize(
@@ -134,9 +143,12 @@ def test_each_worker_has_the_match_of_the_set_that_it_is_in(depths: dict[int, in
         for each in sorted(set(depths.values()))
     ]
     match = Match(4, 128, [workers for workers, _ in sets], [depth for _, depth in sets])
-    rows = plain_rows([Prices(slot, 0.0, 1.0, 1.0, 0.0) for slot in SLOTS])
-    assert rows is not None
+    plain = plain_rows([Prices(slot, 0.0, 1.0, 1.0, 0.0) for slot in SLOTS], range(4))
+    assert plain is not None
 
-    tokens = np.minimum(match.safe[list(SLOTS)] * 100.0, 350.0)
+    tokens = np.minimum(match.safe[list(SLOTS)] * 100.0, 350.0).tolist()
 
-    assert rows.safe_tokens([match], 100.0, 350.0, windowed=False) == tokens.tolist()
+    groups = plain.by_match([match], 100.0, 350.0, windowed=False)
+    found = {row[1]: safe_tokens for safe_tokens, rows in groups for row in rows}
+    assert found == dict(zip(SLOTS, tokens, strict=True))
+    assert sum(len(rows) for _, rows in groups) == len(SLOTS)
