@@ -17,8 +17,7 @@ wrong prediction, never another tenant's data.
 """
 
 from array import array
-from collections.abc import Callable, Iterator, Sequence
-from functools import cache
+from collections.abc import Sequence
 from struct import Struct
 
 from xxhash import xxh3_64_intdigest
@@ -46,12 +45,6 @@ def root_hash(seed: int, *parts: bytes) -> int:
     return xxh3_64_intdigest(framed, seed)
 
 
-@cache
-def _cutter(block_bytes: int) -> Callable[[memoryview], Iterator[tuple[bytes]]]:
-    """Return a function that cuts whole blocks; faster than slicing: 0.17 against 0.20 µs each."""
-    return Struct(f"{block_bytes}s").iter_unpack
-
-
 def chain_bytes(data: bytes | bytearray | memoryview, root: int, block_bytes: int = BLOCK_BYTES) -> bytes:
     """Chain the full blocks of a byte string to a root (`root_hash`) and return their packed hashes.
 
@@ -67,14 +60,16 @@ def chain_prompt(
 
     Data shorter than a block counts as one.
     """
-    end = len(data) // block_bytes * block_bytes
-    digest, block_hash = xxh3_64_intdigest, root
-    if not end:
-        whole = digest(data, root)
+    hashes: list[int] = []
+    whole, begin, end, size = root, 0, block_bytes, len(data)
+    while end <= size:
+        whole = xxh3_64_intdigest(data[begin:end], whole)
+        hashes.append(whole)
+        begin, end = end, end + block_bytes
+    whole = xxh3_64_intdigest(data[begin:], whole)
+    if not hashes:
         return b"", whole, whole
-    blocks = _cutter(block_bytes)(memoryview(data)[:end])
-    hashes = [block_hash := digest(block, block_hash) for (block,) in blocks]
-    return array("Q", hashes).tobytes(), digest(data[end:], block_hash), hashes[0]
+    return array("Q", hashes).tobytes(), whole, hashes[0]
 
 
 class BlockChain:
