@@ -66,6 +66,11 @@ class Reason(StrEnum):
     BALANCED = "balanced"
 
 
+# Not looked up in the enumeration for each request, which takes 0.05 us.
+ONLY, SESSION, COLD = Reason.ONLY, Reason.SESSION, Reason.COLD
+AFFINITY, BALANCED = Reason.AFFINITY, Reason.BALANCED
+
+
 def place(request: RequestView, candidates: Candidates | None, policy: Policy) -> Chosen | Shed:
     """Choose a worker for a request.
 
@@ -106,7 +111,7 @@ def place(request: RequestView, candidates: Candidates | None, policy: Policy) -
         round(request.prompt_tokens - safe_tokens),
         timing.service_s,
         ready_s + work_s - timing.stall_s - timing.spill_s,
-        Reason.SESSION if home else _reason(candidates, timings, timing, row),
+        SESSION if home else _reason(candidates, timings, timing, row),
         round(timing.fetched_tokens),
         ready_s,
         timing.transfer_s,
@@ -141,19 +146,19 @@ def _place_plain(
         cost, _, _, safe_tokens, _, work_s, _ = best
         for offer in offers:
             if offer[2] == home and offer[0] <= cost + HOME_RATIO * work_s and offer[3] >= safe_tokens:
-                best, reason = offer, Reason.SESSION
+                best, reason = offer, SESSION
     cost, _, slot, safe_tokens, ready_s, work_s, service_s = best
     transfer_s = stall_s = 0.0
     if ships is not None:
         _, transfer_s, stall_s = ships.at(candidates.loads, slot, service_s)
     if reason is None:
-        longest = max(map(_match_of, groups))
+        longest = safe_tokens if len(groups) == 1 else max(map(_match_of, groups))
         if len(offers) == 1:
-            reason = Reason.ONLY
+            reason = ONLY
         elif not matches:
-            reason = Reason.COLD
+            reason = COLD
         elif safe_tokens >= longest > 0.0:
-            reason = Reason.AFFINITY
+            reason = AFFINITY
         else:
             reason = _by_match(candidates, safe_tokens, longest)
     safe = whole = round(safe_tokens)
@@ -263,13 +268,13 @@ def _reason(candidates: Candidates, timings: list[Timing[float]], chosen: Timing
         if steps:
             return Reason.SPILLED_UP if steps > 0 else Reason.SPILLED_DOWN
     if len(slow.slots) == 1:
-        return Reason.ONLY
+        return ONLY
     if chosen.fetched_tokens:
         return Reason.FETCHED
     if not candidates.matches:
-        return Reason.COLD
+        return COLD
     if chosen.safe_tokens >= candidates.deepest_tokens:
-        return Reason.AFFINITY  # before all candidates are gone through
+        return AFFINITY  # before all candidates are gone through
     if timings:
         longest = max([timing.safe_tokens - timing.fetched_tokens for timing in timings])
     else:
@@ -280,7 +285,7 @@ def _reason(candidates: Candidates, timings: list[Timing[float]], chosen: Timing
 def _by_match(candidates: Candidates, safe_tokens: float, longest: float) -> Reason:
     """Reason for a worker by its match and the longest one of a candidate; both count without a fetch."""
     if longest <= 0.0:
-        return Reason.COLD
+        return COLD
     if safe_tokens >= longest or safe_tokens >= candidates.deepest_tokens:
-        return Reason.AFFINITY
-    return Reason.BALANCED
+        return AFFINITY
+    return BALANCED
