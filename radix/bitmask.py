@@ -4,7 +4,7 @@ Python's integers compare, join and subtract sets of a thousand workers in tens 
 worker live in numpy arrays; `scatter` is the bridge.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 
 import numpy as np
 from numpy.typing import NDArray
@@ -38,12 +38,12 @@ def bits(mask: int) -> Iterator[int]:
         mask ^= low
 
 
-def scatter(values: NDArray[np.int32], masks: Sequence[int], numbers: Sequence[int]) -> None:
-    """Set ``values[slot] = number`` for every slot of each of some disjoint masks, in place."""
+def scatter(values: NDArray[np.int32], parts: Iterable[tuple[int, int]]) -> None:
+    """Set ``values[slot] = number`` for every slot of some disjoint masks with a number each, in place."""
     slots: list[int] = []
     single: list[int] = []
     wide: list[tuple[int, int]] = []
-    for mask, number in zip(masks, numbers, strict=True):
+    for mask, number in parts:
         if mask.bit_count() > FEW_BITS:
             wide.append((mask, number))
             continue

@@ -23,14 +23,13 @@ class Match(msgspec.Struct, gc=False, eq=False):
     Attributes:
         blocks: Length of the path.
         slots: Length of the columns.
-        parted: Disjoint sets of workers whose match ends at each of ``depths``; all others have none.
-        depths: In blocks, ascending, 1 to ``blocks``.
+        parts: Disjoint sets of workers, each with the depth at which their match ends, in blocks, ascending,
+            1 to ``blocks``. All other workers have none.
     """
 
     blocks: int
     slots: int
-    parted: list[int]
-    depths: list[int]
+    parts: list[tuple[int, int]]
     _matched: NDArray[np.int32] | None = None
     _safe: NDArray[np.int32] | None = None
 
@@ -39,7 +38,7 @@ class Match(msgspec.Struct, gc=False, eq=False):
         """Prefix match by slot, in blocks, 0 to ``blocks``."""
         if self._matched is None:
             self._matched = np.zeros(self.slots, dtype=np.int32)
-            scatter(self._matched, self.parted, self.depths)
+            scatter(self._matched, self.parts)
         return self._matched
 
     @property
@@ -54,7 +53,7 @@ class Match(msgspec.Struct, gc=False, eq=False):
         """Prefix match of one worker, in blocks."""
         if self._matched is not None:
             return self._matched.item(slot)
-        for workers, depth in zip(self.parted, self.depths, strict=True):
+        for workers, depth in self.parts:
             if workers >> slot & 1:
                 return depth
         return 0
@@ -65,12 +64,12 @@ class Match(msgspec.Struct, gc=False, eq=False):
 
     def add_safe(self, blocks: list[int], slots: Sequence[int]) -> None:
         """Add the window-safe prefix match of each of a few workers, in blocks."""
-        if self._safe is not None or len(self.depths) > PARTS_SEARCHED_MAX:
+        if self._safe is not None or len(self.parts) > PARTS_SEARCHED_MAX:
             safe = self.safe
             for row, slot in enumerate(slots):
                 blocks[row] += safe.item(slot)
             return
-        for workers, depth in zip(self.parted, self.depths, strict=True):
+        for workers, depth in self.parts:
             for row, slot in enumerate(slots):
                 if workers >> slot & 1:
                     blocks[row] += depth

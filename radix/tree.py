@@ -191,17 +191,15 @@ class PrefixTree:
         children, blocks = self.root.children, size // HASH_BYTES
         node = children.get(unpack_hash(path)[0]) if children and path else None
         if node is None:
-            return Match(blocks, len(self.holdings), [], [])
+            return Match(blocks, len(self.holdings), [])
         if node.run == path and not profile.needs_ends:
-            return Match(blocks, len(self.holdings), [node.holders], [blocks])
+            return Match(blocks, len(self.holdings), [(node.holders, blocks)])
         ends = np.zeros(len(self.holdings), dtype=np.int32) if profile.needs_ends else None
-        parted: list[int] = []  # Bitmasks of the workers whose match ends at each of ``depths``.
-        depths: list[int] = []
+        parts: list[tuple[int, int]] = []
         at, holders = 0, node.holders
         while node is not None:
             if node.holders != holders:
-                parted.append(holders ^ node.holders)
-                depths.append(at // HASH_BYTES)
+                parts.append((holders ^ node.holders, at // HASH_BYTES))
                 holders = node.holders
             run = node.run
             if path.startswith(run, at):
@@ -213,9 +211,8 @@ class PrefixTree:
             if ends is not None and node.ends is not None:
                 self._collect_ends(node, node.ends, at // HASH_BYTES, ends)
             node = children.get(unpack_hash(path, at)[0]) if children and at < size else None
-        parted.append(holders)
-        depths.append(at // HASH_BYTES)
-        match = Match(blocks, len(self.holdings), parted, depths)
+        parts.append((holders, at // HASH_BYTES))
+        match = Match(blocks, len(self.holdings), parts)
         if ends is not None:
             if self.reaches:
                 self._collect_reaches(match, words_of(path), ends)
@@ -446,7 +443,7 @@ class PrefixTree:
     def _collect_reaches(self, match: Match, words: "memoryview[int]", ends: NDArray[np.int32]) -> None:
         """Raise the last ends of workers that may go on behind the block where the path leaves them."""
         tree_us = self.floor[0] + 1
-        for workers, depth in zip(match.parted, match.depths, strict=True):
+        for workers, depth in match.parts:
             for slot, at_us, blocks in self.reaches.behind(words[depth - 1]):
                 if workers >> slot & 1 and at_us >= max(tree_us, self._ends_from_at[slot]):
                     ends[slot] = max(ends[slot], min(depth + blocks, match.blocks))

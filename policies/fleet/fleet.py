@@ -599,7 +599,7 @@ class FleetState:
         matches: list[Match] = []
         for path in paths:
             match = self.tree.match(path, profile)
-            if match.parted:
+            if match.parts:
                 matches.append(match)
         loads, windowed = self.loads, profile.needs_ends
         seen = Candidates(slow, few, matches, loads, prompt_tokens, tokens_per_block, now_us, queue, windowed)
@@ -609,7 +609,7 @@ class FleetState:
                 slow, few = self._displaced(slow, few, displacing)
             seen = replaced(seen, slow=slow, few=few, owner=owner, displacing=displacing)
         if slow.device_from_us is not None and matches:
-            held = [path for path in paths if self.tree.match(path, profile).parted]
+            held = [path for path in paths if self.tree.match(path, profile).parts]
             loads_s = self._loads_s(slots, slow.device_from_us, held, matches, tokens_per_block)
             seen = replaced(seen, loads_s=loads_s)
         if self.hot.horizon_s:

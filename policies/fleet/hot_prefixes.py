@@ -82,7 +82,7 @@ class HotPrefixes:
             return None
         start: CommonStart | None = common_start(self._tree, paths[0], BRANCHES_MIN)
         known = None if start is None else self._starts.get(start.last_hash)
-        if start is None or known is None or matches[0].depths[-1] > start.blocks + SESSION_BLOCKS:
+        if start is None or known is None or matches[0].parts[-1][1] > start.blocks + SESSION_BLOCKS:
             return None
         saved_s = known.at(now_us) / WINDOW_S * self.horizon_s / (start.holders.bit_count() + 1)
         return Copying((start.blocks - 0.5) * tokens_per_block, saved_s)

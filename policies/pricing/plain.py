@@ -64,7 +64,7 @@ class PlainRows(msgspec.Struct, frozen=True, gc=False):
             ]
         match, left = matches[0], self.mask
         groups: list[tuple[float, Sequence[Row]]] = []
-        for workers, depth in zip(match.parted, match.depths, strict=True):
+        for workers, depth in match.parts:
             here = workers & left
             if here:
                 left ^= here

@@ -421,7 +421,7 @@ class Candidates(msgspec.Struct, frozen=True, gc=False):
         """Longest match of any worker, even of one that is no candidate; needs ``matches``."""
         blocks = 0
         for match in self.matches:
-            blocks += match.depths[-1]
+            blocks += match.parts[-1][1]
         return min(blocks * self.tokens_per_block, self.prompt_tokens)
 
     def matched_tokens_at(self, slot: int) -> float:

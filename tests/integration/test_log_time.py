@@ -58,7 +58,7 @@ class Replica:
         self.state.publish(op)
 
     def holds(self, path: bytes) -> bool:
-        return bool(self.fleet.tree.match(path).parted)
+        return bool(self.fleet.tree.match(path).parts)
 
     @property
     def arrivals_per_s(self) -> float:

@@ -63,7 +63,7 @@ def _candidates(**columns: Sequence[float]) -> Candidates:
     matched[slots], safe[slots] = given["matched_tokens"], given["safe_tokens"]
     safe[slots + rows] = given["pooled_tokens"]
     # A token to the block, and another worker's match is longer than all of these.
-    match: Any = Match(rows, rows, [1 << 2 * rows], [1_000_000], matched, safe)  # type: ignore[arg-type]
+    match: Any = Match(rows, rows, [(1 << 2 * rows, 1_000_000)], matched, safe)  # type: ignore[arg-type]
     slow = SlowColumns(
         slots,
         slots,

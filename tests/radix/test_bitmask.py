@@ -19,6 +19,6 @@ def test_every_slot_gets_the_number_of_its_mask(drawn: bytes, kinds: int, spare:
     masks = [sum(1 << slot for slot, group in enumerate(groups) if group == mine) for mine in range(1, kinds)]
     values = np.full(len(groups) + spare, -1, dtype=np.int32)
 
-    scatter(values, masks, [mine * 10 for mine in range(1, kinds)])
+    scatter(values, [(mask, mine * 10) for mine, mask in enumerate(masks, 1)])
 
     assert values.tolist() == [group * 10 if group else -1 for group in groups] + [-1] * spare

@@ -142,7 +142,7 @@ def test_each_worker_has_the_match_of_the_set_that_it_is_in(depths: dict[int, in
         (sum(1 << slot for slot, depth in depths.items() if depth == each), each)
         for each in sorted(set(depths.values()))
     ]
-    match = Match(4, 128, [workers for workers, _ in sets], [depth for _, depth in sets])
+    match = Match(4, 128, sets)
     plain = plain_rows([Prices(slot, 0.0, 1.0, 1.0, 0.0) for slot in SLOTS], range(4))
     assert plain is not None
 
