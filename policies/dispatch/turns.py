@@ -155,7 +155,7 @@ class Turns:
         """
         fleet, now_us, slot = self._fleet, candidates.now_us, chosen.slot
         follows = False
-        if chosen.safe_tokens and fleet.loads.prefill_requests.item(slot) and len(paths) == 1:
+        if chosen.safe_tokens and fleet.loads.prefill_requests_at[slot] and len(paths) == 1:
             step_tokens = self._step_tokens(slot)
             follows = step_tokens > 0 and self._follows(paths[0], chosen, candidates, step_tokens)
         has_room = not follows and self._has_room(slot, now_us) and decodable

@@ -40,6 +40,7 @@ from numpy.typing import NDArray
 from policies.declared import setting
 from policies.fleet.fleet import FleetState, Worker
 from policies.pricing.views import Slots
+from policies.state.load_rows import numbers
 from policies.state.ops import EarlyRatio
 from radix import COUNT_MAX, parsed_whole
 
@@ -132,6 +133,8 @@ class Admission:
         self._followed, self._noted = -1, -1
         """Sum of all revisions, and that of the workers, as of the last look; -1 before any."""
         self._target_s = self._running_max = self._kv_max = np.zeros(0)
+        self._target_s_at = self._running_max_at = numbers(np.zeros(0))
+        """The first two, to read single numbers."""
         self._classes: dict[str, int] = {}
         self._class = np.zeros(0, dtype=np.intp)
         """By slot, the number of its worker's class; 0 if there is no worker."""
@@ -154,18 +157,18 @@ class Admission:
             return False
         loads, reports = self._loads, self._reports
         if not queues:
-            target_s = self._target_s.item(slot)
+            target_s = self._target_s_at[slot]
             # The time that its head had makes the backlog only shorter.
-            if loads.prefill_us.item(slot) / 1e6 >= target_s <= loads.backlog_at_s(slot, now_us):
+            if loads.backlog_at[0][slot] / 1e6 >= target_s <= loads.backlog_at_s(slot, now_us):
                 return False
-        requests = loads.inflight_requests.item(slot)
+        requests = loads.inflight_requests_at[slot]
         if not requests:
             return True
         if now_us - reports.at_us.item(slot) <= self._stale_us:
             requests += reports.foreign_requests.item(slot)
             if loads.inflight_tokens.item(slot) + reports.extra_tokens.item(slot) >= self._kv_max.item(slot):
                 return False
-        return requests < self._running_max.item(slot)
+        return requests < self._running_max_at[slot]
 
     def below_caps(self, slot: int, now_us: int) -> bool:
         """True if a worker would take one more request into its batch."""
@@ -274,6 +277,7 @@ class Admission:
         running_max = np.where(self._labelled > 0.0, self._labelled, running_max)
         default = float(rules.worker_running_max) or inf
         self._running_max = np.where(exists & (running_max < inf), running_max, default)
+        self._target_s_at, self._running_max_at = numbers(self._target_s), numbers(self._running_max)
         capacity = np.where(self._capacity > 0.0, self._capacity, float(fleet.rules.capacity_tokens))
         kv_max = rules.kv_ratio_max * capacity
         self._kv_max = np.where(exists & (capacity > 0.0), kv_max, inf)

@@ -261,9 +261,9 @@ class Loads:
         self._rows.resize(self._sums, self._done_us)
         self._row_head_us_at = self._rows.head_us_at
         self._prefill_us_at = numbers(self.prefill_us)
-        self._prefill_requests_at = numbers(self.prefill_requests)
+        self.prefill_requests_at = numbers(self.prefill_requests)
         self._prefill_tokens_at = numbers(self.prefill_tokens)
-        self._inflight_requests_at = numbers(self.inflight_requests)
+        self.inflight_requests_at = numbers(self.inflight_requests)
         self._inflight_tokens_at = numbers(self.inflight_tokens)
         self._head_us_at = numbers(self._head_us)
         self._head_service_us_at = numbers(self._head_service_us)
@@ -312,14 +312,14 @@ class Loads:
             request, service_us, uncached_tokens = known, known.service_us, known.uncached_tokens
             context_tokens = known.context_tokens
         self.requests[request_id] = request
-        self._inflight_requests_at[slot] += 1
+        self.inflight_requests_at[slot] += 1
         self._inflight_tokens_at[slot] += context_tokens
         if at_us <= self._queued_us or request.prefilled_us:
             self._join_late(request_id, request)
             return arrives
         self._queued_us = at_us
         self._prefill_us_at[slot] += service_us
-        self._prefill_requests_at[slot] += 1
+        self.prefill_requests_at[slot] += 1
         self._prefill_tokens_at[slot] += uncached_tokens
         queue = self._prefilling[slot]
         if queue:
@@ -337,7 +337,7 @@ class Loads:
         self._oldest_us = min(self._oldest_us, request.at_us)
         if not request.prefilled_us:
             self._prefill_us_at[slot] += request.service_us
-            self._prefill_requests_at[slot] += 1
+            self.prefill_requests_at[slot] += 1
             self._prefill_tokens_at[slot] += request.uncached_tokens
             self._queue(request_id, request)
 
@@ -445,7 +445,7 @@ class Loads:
         slot = request.slot
         if not request.prefilled_us:
             self._prefill_us_at[slot] -= request.service_us
-            self._prefill_requests_at[slot] -= 1
+            self.prefill_requests_at[slot] -= 1
             self._prefill_tokens_at[slot] -= request.uncached_tokens
             del self._prefilling[slot][request_id]
             request.paths = ()
@@ -922,14 +922,14 @@ class Loads:
             del of_replica[request_id]
             if not of_replica:
                 del self._of_replica[request.replica]
-        self._inflight_requests_at[slot] -= 1
+        self.inflight_requests_at[slot] -= 1
         self._inflight_tokens_at[slot] -= request.context_tokens
         if request.prefilled_us:
             if first_us:
                 self._find_head(slot, first_us)
             return False
         self._prefill_us_at[slot] -= request.service_us
-        self._prefill_requests_at[slot] -= 1
+        self.prefill_requests_at[slot] -= 1
         self._prefill_tokens_at[slot] -= request.uncached_tokens
         del self._prefilling[slot][request_id]
         self._find_head(slot, first_us)

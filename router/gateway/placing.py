@@ -110,8 +110,8 @@ class Placing:
         )
         # Ids of attempts are short, since the log carries them, and random per process, since a
         # restarted replica keeps its name.
-        numbers = map("{:x}".format, count())
-        self.next_attempt_id: Callable[[], str] = map(secrets.token_urlsafe(6).__add__, numbers).__next__
+        numbered = secrets.token_urlsafe(6) + "%x"
+        self.next_attempt_id: Callable[[], str] = map(numbered.__mod__, count()).__next__
         """Returns an id for an attempt, unique in the log."""
         parts = DeciderParts(
             fleet, self.feedback, log.replica, self.next_attempt_id, registry.limits, registry.engine_rule
