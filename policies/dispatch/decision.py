@@ -220,7 +220,7 @@ class Decider:
             self.shadow.weighed(
                 ScoredRequest(model, view, candidates, candidates, policy, chosen, asked.bucket)
             )
-        if isinstance(chosen, Shed):
+        if not isinstance(chosen, Chosen):
             return chosen
         turns = self._turns
         if entry is not None and turns is not None:

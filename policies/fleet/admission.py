@@ -164,7 +164,7 @@ class Admission:
         requests = loads.inflight_requests_at[slot]
         if not requests:
             return True
-        if now_us - reports.at_us.item(slot) <= self._stale_us:
+        if now_us - reports.said_us_at[slot] <= self._stale_us:
             requests += reports.foreign_requests.item(slot)
             if loads.inflight_tokens.item(slot) + reports.extra_tokens.item(slot) >= self._kv_max.item(slot):
                 return False

@@ -917,11 +917,12 @@ class FleetState:
 
     def _measure_blocks(self, op: Placed, slot: int) -> None:
         """Follow how many tokens the blocks of a worker have, and update its bound if that changes."""
-        if slot not in self._block_sizes:
+        size = self._block_sizes.get(slot)
+        if size is None:
             held, ids = self.tree.held_blocks(slot), self.rules.block_tokens
-            self._block_sizes[slot] = BlockSize(held * ids, held, ids)
+            size = self._block_sizes[slot] = BlockSize(held * ids, held, ids)
         blocks = sum(map(len, op.paths)) // HASH_BYTES - op.safe_blocks
-        if blocks > 0 and self._block_sizes[slot].add(op.block_tokens or self.rules.block_tokens, blocks):
+        if blocks > 0 and size.add(op.block_tokens or self.rules.block_tokens, blocks):
             self._bound(self.at_slot(slot))
 
     def _placed(self, op: Placed) -> None:

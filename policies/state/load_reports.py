@@ -17,7 +17,7 @@ from policies.state.loads import Loads
 from policies.state.ops import Finished, FirstToken, LoadVector, Op, Placed
 from policies.state.waiting import Tickets
 
-_ENDS: Final = (FirstToken, Finished)
+_ENDS: Final = (Finished, FirstToken)
 
 
 class LoadReports:

@@ -22,6 +22,7 @@ from math import inf
 
 import numpy as np
 
+from policies.state.load_rows import numbers
 from policies.state.loads import Whole
 from policies.state.ops import Circuit, CircuitSet, Reported, Tracked
 from policies.state.registers import WorkerRegisters
@@ -85,6 +86,8 @@ class Reports(WorkerRegisters[Reported]):
         self.running_max_revision = 0
         self.newest_us: float = NEVER_US
         self.at_us: Whole = np.full(8, NEVER_US)
+        self.said_us_at = numbers(self.at_us)
+        """``at_us``, to read single numbers."""
         self.foreign_requests: Whole = np.zeros(8)
         self.extra_tokens: Whole = np.full(8, -inf)
         self.running_max: Whole = np.full(8, inf)
@@ -96,6 +99,7 @@ class Reports(WorkerRegisters[Reported]):
             return
         added = max(slot + 1, 2 * rows) - rows
         self.at_us = np.append(self.at_us, np.full(added, NEVER_US))
+        self.said_us_at = numbers(self.at_us)
         self.foreign_requests = np.append(self.foreign_requests, np.zeros(added))
         self.extra_tokens = np.append(self.extra_tokens, np.full(added, -inf))
         self.running_max = np.append(self.running_max, np.full(added, inf))

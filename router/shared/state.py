@@ -286,11 +286,7 @@ class SharedState:
             return
         publisher = self._publisher
         # New prompts are always told.
-        if (
-            (isinstance(op, Placed) and op.paths)
-            or self._loads.tells(op)
-            or not self._heartbeat.reads_vectors
-        ):
+        if (type(op) is Placed and op.paths) or self._loads.tells(op) or not self._heartbeat.reads_vectors:
             body = encode_op(op)
             self._handlers[type(op)](op)
             publisher.put(body)
