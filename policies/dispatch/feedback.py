@@ -221,16 +221,17 @@ class _Seen:
     Attributes:
         bytes: Bytes of about the last `MEMORY_TOKENS`, of all replicas.
         tokens: The same prompts' tokens.
-        unsaid_bytes: Bytes of prompts that were answered here and that no word has yet.
-        unsaid_tokens: Their tokens.
+        said_bytes: Those of the bytes that a word has; the others are of prompts answered here since.
+        said_tokens: The same of the tokens.
         word: Log time and replica of the word that the mean goes on from; None if there was none.
         told: Newest word that was looked at, of any replica.
     """
 
-    __slots__ = ("bytes", "tokens", "told", "unsaid_bytes", "unsaid_tokens", "word")
+    __slots__ = ("bytes", "said_bytes", "said_tokens", "tokens", "told", "word")
 
-    def __init__(self) -> None:
-        self.bytes = self.tokens = self.unsaid_bytes = self.unsaid_tokens = 0.0
+    def __init__(self, bytes_per_token: float) -> None:
+        self.bytes = self.said_bytes = bytes_per_token * PRIOR_TOKENS
+        self.tokens = self.said_tokens = float(PRIOR_TOKENS)
         self.word: tuple[int, str] | None = None
         self.told: BytesPerToken | None = None
 
@@ -240,8 +241,9 @@ class _Seen:
         if told is not None and self.word != (told.at_us, told.replica):
             self.word = told.at_us, told.replica
             tokens = min(max(told.tokens or MEMORY_TOKENS / 4, PRIOR_TOKENS), MEMORY_TOKENS)
-            self.bytes = tokens * told.bytes_per_token + self.unsaid_bytes
-            self.tokens = tokens + self.unsaid_tokens
+            unsaid_bytes, unsaid_tokens = self.bytes - self.said_bytes, self.tokens - self.said_tokens
+            self.said_bytes, self.said_tokens = tokens * told.bytes_per_token, tokens
+            self.bytes, self.tokens = self.said_bytes + unsaid_bytes, tokens + unsaid_tokens
 
 
 class Feedback:
@@ -556,30 +558,22 @@ class Feedback:
         told, seen = self._bytes_per_token.get(model), self._seen.get(model)
         shared = self.bytes_per_token_default if told is None else told.bytes_per_token
         if seen is None:
-            seen = self._begin_bytes(model, shared)
+            if len(self._seen) >= MODELS_MAX:
+                self._seen.clear()
+            seen = self._seen[model] = _Seen(shared)
         if told is not seen.told:
             seen.hear(told)
         seen_bytes, seen_tokens = seen.bytes + prompt_bytes, seen.tokens + prompt_tokens
-        unsaid_bytes, unsaid_tokens = seen.unsaid_bytes + prompt_bytes, seen.unsaid_tokens + prompt_tokens
         mean = seen_bytes / seen_tokens
         if seen_tokens > MEMORY_TOKENS:
             kept = MEMORY_TOKENS / seen_tokens
-            seen.bytes, seen.tokens = seen_bytes * kept, seen_tokens * kept
-            seen.unsaid_bytes, seen.unsaid_tokens = kept * unsaid_bytes, kept * unsaid_tokens
-        else:
-            seen.bytes, seen.tokens = seen_bytes, seen_tokens
-            seen.unsaid_bytes, seen.unsaid_tokens = unsaid_bytes, unsaid_tokens
+            seen_bytes, seen_tokens = seen_bytes * kept, seen_tokens * kept
+            seen.said_bytes *= kept
+            seen.said_tokens *= kept
+        seen.bytes, seen.tokens = seen_bytes, seen_tokens
         if abs(mean - shared) > CHANGE_MIN * shared and self._may_say(f"bytes {model}", now_us):
-            seen.word, seen.unsaid_bytes, seen.unsaid_tokens = (now_us, self._replica), 0.0, 0.0
+            seen.word, seen.said_bytes, seen.said_tokens = (now_us, self._replica), seen_bytes, seen_tokens
             self._publish(BytesPerToken(model, now_us, self._replica, mean, round(seen.tokens)))
-
-    def _begin_bytes(self, model: str, shared: float) -> _Seen:
-        """Begin with what is known of a model."""
-        if len(self._seen) >= MODELS_MAX:
-            self._seen.clear()
-        seen = self._seen[model] = _Seen()
-        seen.bytes, seen.tokens = shared * PRIOR_TOKENS, PRIOR_TOKENS
-        return seen
 
     def _learn_service(
         self, worker_class: str, prompt_tokens: int, cached_tokens: int, ttft_s: float, now_us: int
