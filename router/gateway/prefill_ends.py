@@ -67,10 +67,12 @@ class PrefillEnds:
         self._timer, self._timer_s = None, inf
         heap, waiting, now_s = self._heap, self.waiting, self._now_s() + EARLY_S
         due: list[Prefilling] = []
-        while heap and heap[0][0] <= now_s and len(due) < ENDED_AT_ONCE:
+        while heap and heap[0][0] <= now_s:
             _, attempt_id = heappop(heap)
             if attempt_id in waiting:
                 due.append(waiting.pop(attempt_id))
+                if len(due) == ENDED_AT_ONCE:
+                    break
         if heap:
             self._wait(heap[0][0])
         for reservation in due:

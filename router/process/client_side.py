@@ -1,5 +1,6 @@
 """The client's side of one process: connections and their limits, on the data port and on the others."""
 
+import dataclasses
 import socket
 import ssl
 import time
@@ -78,8 +79,9 @@ class ClientSide:
         self._settings = new
         self.clients.use(new.server)
         self.held.use(_held_bytes_max(new.server))
+        limits = dataclasses.replace(new.server)  # a new object even if they are the same
         for protocol in self._protocols:
-            protocol.limits = new.server
+            protocol.limits = limits
             protocol.watches_requests = self.clients.watches_requests
         for listener, scrapes in self._listeners:
             listener.use(scrape_limits(new.server) if scrapes else new.server)

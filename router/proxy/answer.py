@@ -241,7 +241,8 @@ class Answer(RequestResponseCycle):
             if length is not None and status != 204:
                 framing = b"content-length: %d\r\n" % length
         elif length is not None:
-            self._left_bytes = length
+            self._left_bytes = left_bytes = length - len(body)
+            assert left_bytes >= 0, "more body than was announced"
             framing = b"content-length: %d\r\n" % length
         elif self.head.can_chunk:
             self.chunked = True
@@ -256,15 +257,21 @@ class Answer(RequestResponseCycle):
             self.keep_alive = False
         end = b"\r\n" if self.keep_alive else b"connection: close\r\n\r\n"
         head = (STATUS_LINE.get(status) or b"HTTP/1.1 %d \r\n" % status) + lines + framing + end
-        if body and not self._bodyless:
-            self._pass_on(head, body)
-        else:
+        if not body or self._bodyless:
             self._protocol.transport.write(head)
+        elif self.chunked or len(body) > JOINED_BYTES_MAX:
+            self._write(head, body)
+        else:
+            self._protocol.transport.write(head + body)
 
     def send_body(self, data: bytes) -> None:
         """Pass on body bytes, as a chunk if the answer is chunked."""
         if data and not (self.disconnected or self.response_complete or self._bodyless):
-            self._pass_on(b"", data)
+            left_bytes = self._left_bytes
+            if left_bytes is not None:
+                assert len(data) <= left_bytes, "more body than was announced"
+                self._left_bytes = left_bytes - len(data)
+            self._write(b"", data)
 
     def chunk_writer(self) -> Callable[[bytes], None]:
         """Return the function that passes on whole chunks as they came; only if `chunked`.
@@ -273,22 +280,14 @@ class Answer(RequestResponseCycle):
         """
         return self._protocol.transport.write
 
-    def _pass_on(self, head: bytes, data: bytes) -> None:
+    def _write(self, head: bytes, data: bytes) -> None:
         transport, size = self._protocol.transport, len(data)
-        if self.chunked:
-            if size <= JOINED_BYTES_MAX:
-                transport.write(b"%b%x\r\n%b\r\n" % (head, size, data))
-            else:
-                transport.writelines((b"%b%x\r\n" % (head, size), data, b"\r\n"))
-            return
-        left_bytes = self._left_bytes
-        if left_bytes is not None:
-            assert size <= left_bytes, "more body than was announced"
-            self._left_bytes = left_bytes - size
-        if head and size > JOINED_BYTES_MAX:
-            transport.writelines((head, data))
+        if not self.chunked:
+            transport.writelines((head, data)) if head else transport.write(data)
+        elif size <= JOINED_BYTES_MAX:
+            transport.write(b"%b%x\r\n%b\r\n" % (head, size, data))
         else:
-            transport.write(head + data)
+            transport.writelines((b"%b%x\r\n" % (head, size), data, b"\r\n"))
 
     def finish(self) -> None:
         """End the answer. Fewer bytes than announced abort it."""

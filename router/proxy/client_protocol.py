@@ -181,6 +181,7 @@ class GatewayProtocol(HttpToolsProtocol):
     held: ClassVar[HeldBytes]
     all_unread: ClassVar[HeldBytes]
     limits: ClassVar[ClientLimits]
+    """A new object whenever the limits, `route_of` or `watches_requests` may have changed."""
     ending: ClassVar[Ending]
     idle: "ClassVar[Deadlines[GatewayProtocol]]"
     """Connections that await their next request."""
@@ -202,7 +203,7 @@ class GatewayProtocol(HttpToolsProtocol):
         self._read_bytes = 0  # size of the read that is being parsed
         self._framing_bytes = 0
         self._missing_bytes = 0  # rest of a body of declared length
-        self._begun = 0  # requests with a complete head
+        self._begun = 0  # requests with a head that was parsed
         self._known: KnownHead | None = None
         self._heads_learned = 0
         self._unread = b""  # the last read, if a part of it is unparsed
@@ -259,12 +260,12 @@ class GatewayProtocol(HttpToolsProtocol):
 
     def data_received(self, data: bytes) -> None:
         """Parse what came, in pieces if it may hold many requests."""
+        known = self._known
+        if known is not None and self._receiving is _IDLE and self._begin_known(known, data):
+            return
         if self._receiving >= _REFUSED:
             if self._receiving is _TUNNEL:
                 self._received(data)
-            return
-        known = self._known
-        if known is not None and self._receiving is _IDLE and self._begin_known(known, data):
             return
         size = len(data)
         may_be_many = (
@@ -283,17 +284,13 @@ class GatewayProtocol(HttpToolsProtocol):
     def _begin_known(self, known: KnownHead, data: bytes) -> bool:
         """Begin the request of a read that repeats a known head; False, with nothing changed, if not."""
         body = known.body_in(data)
-        if body is None or known.limits is not self.limits or self.watches_requests:
+        if body is None or known.limits is not self.limits or len(body) > known.limits.body_bytes_max:
             return False
         before: RequestResponseCycle | None = self.cycle
         if self.flow.unread or (before is not None and not before.response_complete):
             return False
-        head = known.head
-        if len(body) > known.limits.body_bytes_max or self.route_of(head.method, head.path) != Route.WHOLE:
-            return False
-        answer = Answer(self, head)
+        answer = Answer(self, known.head)
         self.idle.pop(self, None)
-        self._begun += 1
         self.cycle = self._turn = answer
         try:
             answer.take_whole(body)
@@ -369,7 +366,7 @@ class GatewayProtocol(HttpToolsProtocol):
         self.idle.pop(self, None)
         size = self._read_bytes = len(data)
         self._framing_bytes += size
-        learns = self._receiving is _IDLE and self._heads_learned < LEARNED_MAX
+        learns = self._receiving is _IDLE and self._heads_learned < LEARNED_MAX and not self.watches_requests
         offered = 0
         try:
             if self._receiving is not _TUNNEL:
@@ -644,7 +641,7 @@ class GatewayProtocol(HttpToolsProtocol):
         else:
             if self._app_counted_bytes:
                 self._release_app_body()
-            if self._receiving is not Receiving.IDLE and self._receives():
+            if self._receiving is not _IDLE and self._receives():
                 self._watch_receiving()
             elif not unread:
                 self.idle.add(self, self.timeout_keep_alive)

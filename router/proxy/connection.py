@@ -179,12 +179,12 @@ class WorkerConnection(asyncio.Protocol):
         "_pool",
         "_quiet_since_s",
         "_request",
-        "_sent_requests",
         "_sent_s",
         "_status",
         "_transport",
         "_unsent_bytes",
         "_until_close",
+        "_used",
         "_writing",
         "closed",
         "idle_since_s",
@@ -200,9 +200,8 @@ class WorkerConnection(asyncio.Protocol):
         self._parser: httptools.HttpResponseParser = httptools.HttpResponseParser(self)
         self._transport: LateTransport
         self._request: PooledRequest | None = None
-        self._sent_requests = 0
         self._hop_names = NO_NAMES
-        self._extra = self._until_close = self._keep_alive = False
+        self._extra = self._until_close = self._keep_alive = self._used = False
         self._await_answer()
         self.closed = False
         self.idle_since_s = 0.0
@@ -222,7 +221,6 @@ class WorkerConnection(asyncio.Protocol):
         assert self._request is None
         self._request = request
         request.connection = self
-        self._sent_requests += 1
         self._heard = self._writing = False
         self._unsent_bytes = 0
         self._sent_s = self._quiet_since_s = self._loop.time()
@@ -523,7 +521,7 @@ class WorkerConnection(asyncio.Protocol):
 
     def _is_stale(self, request: PooledRequest) -> bool:
         return (
-            self._sent_requests > 1
+            self._used
             and not self._answered
             and request.resend
             and not request.retried
@@ -542,6 +540,7 @@ class WorkerConnection(asyncio.Protocol):
             self.drop()
             return
         request.connection = self._request = None
+        self._used = True
         if self._answered:
             self._await_answer()
         if request.paused:

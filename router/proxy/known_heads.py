@@ -22,7 +22,7 @@ _OTHER_WAYS = frozenset({b"content-encoding", b"expect", b"transfer-encoding", b
 
 
 class KnownHead(RepeatedHead, frozen=True, eq=False, gc=False):
-    """A head that was within these limits; its headers are without the length."""
+    """A head of a proxied request that was within these limits; its headers are without the length."""
 
     limits: ClientLimits
     head: RequestHead

@@ -35,26 +35,20 @@ DERIVED_MAX = 8
 """Rules whose results a repeated head keeps: settings that change make new rules."""
 
 
-class Derived:
-    """Results that follow from a head alone, of a head that a client sends again and again.
+class Derived(dict[object, object]):
+    """Results that follow from a head alone, of a head that a client sends again and again, by their rule.
 
-    They may not depend on the length of the body, the only part that differs.
+    They may not depend on the length of the body, the only part that differs. A rule is an object that never
+    changes.
     """
 
-    __slots__ = ("_results",)
-
-    def __init__(self) -> None:
-        self._results: dict[object, object] = {}
-
-    def get(self, rule: object) -> object:
-        """Return the result of a rule, which is an object that never changes; None if it is not known."""
-        return self._results.get(rule)
+    __slots__ = ()
 
     def put(self, rule: object, result: object) -> None:
         """Remember the result of a rule, beside those of a few others."""
-        if len(self._results) >= DERIVED_MAX:
-            self._results.clear()
-        self._results[rule] = result
+        if len(self) >= DERIVED_MAX:
+            self.clear()
+        self[rule] = result
 
 
 class RequestHead(msgspec.Struct, frozen=True, eq=False, gc=False):

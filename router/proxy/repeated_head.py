@@ -14,10 +14,7 @@ import msgspec
 HEAD_BYTES_MAX = 4096
 """Longest head that is remembered."""
 
-DIGITS_MAX = 12
-"""Digits of a length; no limit of a body has more."""
-
-_LENGTH = re.compile(rb"\r\ncontent-length:[ \t]*([0-9]{1,%d})[ \t]*\r\n" % DIGITS_MAX, re.IGNORECASE)
+_LENGTH = re.compile(rb"\r\ncontent-length:[ \t]*([0-9]+)[ \t]*\r\n", re.IGNORECASE)
 
 
 class RepeatedHead(msgspec.Struct, frozen=True, eq=False, gc=False):
@@ -31,15 +28,11 @@ class RepeatedHead(msgspec.Struct, frozen=True, eq=False, gc=False):
 
         The length has no zeros before it: then it follows from the body.
         """
-        before, after = self.before, self.after
+        before = self.before
         if not data.startswith(before):
             return None
-        start = len(before)
-        end = data.find(after, start, start + DIGITS_MAX + len(after))
-        if end < 0:
-            return None
-        body = data[end + len(after) :]
-        return body if data[start:end] == b"%d" % len(body) else None
+        head, behind, body = data.partition(self.after)  # which ends with the first blank line
+        return body if behind and head == b"%b%d" % (before, len(body)) else None
 
 
 def halves_of(data: bytes, body_bytes: int) -> tuple[bytes, bytes] | None:

@@ -196,7 +196,7 @@ class WorkerPool:
             upload: Bytes written after the body, while the request is on its way. It goes out on a new
                 connection, since it could not be repeated after a stale one.
         """
-        body_bytes = len(body[0]) if len(body) == 1 else sum(map(len, body))
+        body_bytes = sum(map(len, body))
         if upload is not None:
             framing = upload.framing + b"\r\n"
         elif body_bytes or method not in _BODYLESS_METHODS:

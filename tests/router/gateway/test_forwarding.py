@@ -145,4 +145,4 @@ def test_a_repeated_head_keeps_results_of_a_few_rules() -> None:
     for rule in range(100):
         derived.put(rule, str(rule))
     assert derived.get(99) == "99"
-    assert len(derived._results) <= DERIVED_MAX
+    assert len(derived) <= DERIVED_MAX

@@ -35,6 +35,15 @@ async def test_new_limits_reach_every_protocol_and_listener() -> None:
     assert listener.limits == scrape_limits(new.server)
 
 
+async def test_any_change_of_settings_makes_known_heads_unknown() -> None:
+    """Their routes may have changed, and heads are known as long as the limits are the same object."""
+    process = await built()
+    before = process.protocol.limits
+    process.clients.use(settings(upstream={"pass_through": ["/v1/more"]}))
+    assert process.protocol.limits == before
+    assert process.protocol.limits is not before
+
+
 async def test_the_longest_body_can_be_held_whatever_the_bound() -> None:
     for held, longest, bound in ((0, 4096, 0), (2048, 4096, 4096), (8192, 4096, 8192)):
         server = {"held_bytes_max": held, "body_bytes_max": longest}
