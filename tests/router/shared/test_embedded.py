@@ -53,15 +53,17 @@ async def test_it_answers_on_a_private_socket_and_leaves_nothing_behind() -> Non
     assert not alive(pid)
 
 
-async def test_it_has_no_tcp_port_no_disk_and_never_evicts() -> None:
+async def test_it_has_no_tcp_port_no_disk_no_statistics_and_never_evicts() -> None:
     async with EmbeddedValkey(memory_bytes_max=64 << 20) as server, Redis.from_url(server.url) as client:
-        config = await client.config_get("port", "save", "appendonly", "maxmemory", "maxmemory-policy")
+        names = ("port", "save", "appendonly", "maxmemory", "maxmemory-policy", "latency-tracking")
+        config = await client.config_get(*names)
     assert config == {
         "port": "0",
         "save": "",
         "appendonly": "no",
         "maxmemory": str(64 << 20),
         "maxmemory-policy": "noeviction",
+        "latency-tracking": "no",
     }
 
 
