@@ -263,14 +263,14 @@ async def test_a_patient_request_waits_for_its_first_byte(worker: Any, new_sink:
 async def test_patience_begins_when_the_worker_has_taken_the_request(
     worker: Any, new_sink: Any, until: Until
 ) -> None:
-    """64 MB are more than sockets hold; the worker reads the head only."""
+    """64 MB are more than sockets and the worker's reader hold; the worker reads the head only."""
     never = asyncio.Event()  # held here: the loop keeps no task that waits for garbage
 
     async def script(reader: asyncio.StreamReader, _: asyncio.StreamWriter) -> None:
         await reader.readuntil(b"\r\n\r\n")
         await never.wait()
 
-    pool = WorkerPool(await worker.start(script), rules=UpstreamRules(5.0, 0.1, 5.0))
+    pool = WorkerPool(await worker.start(script, limit=2**16), rules=UpstreamRules(5.0, 0.1, 5.0))
     sink = new_sink()
     pool.send(b"POST", b"/", b"", b"", [bytes(2**26)], sink, patient=True)
     await until(lambda: sink.done)
