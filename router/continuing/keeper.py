@@ -20,17 +20,18 @@ class StreamKeeper:
     def __init__(self, settings: Settings, reader: RequestReader) -> None:
         self._rules = StreamRules(settings.upstream)
         self._make = partial(KeptExchange, self._rules)
+        self.use(settings)
         reader.note(CONTINUE_HEADER)
 
     def use(self, settings: Settings) -> None:
         """Apply new settings."""
         self._rules.use(settings.upstream)
+        self._usual = self._make if self._rules.mode == "all" else RequestExchange
 
     def maker_of(self, headers: Sequence[Header]) -> Callable[..., RequestExchange]:
         """Return the maker of a request's exchange, by its relevant headers; most are the ordinary ones."""
-        mode = self._rules.mode
-        if headers and mode != "off":
+        if headers and self._rules.mode != "off":
             for name, value in headers:
                 if name == CONTINUE_HEADER:
                     return self._make if value.strip().lower() in (b"true", b"1") else RequestExchange
-        return self._make if mode == "all" else RequestExchange
+        return self._usual

@@ -129,7 +129,7 @@ class RequestExchange:
             sending.retry_budget.deposit()
         try:
             record.request_id = record.worker_request_id = reader.next_request_id()
-            if headers or reader.is_closed or gateway.spans is not None:
+            if headers or reader.identifies:
                 self._identify(headers)
             tenant = record.tenant
             if request.refusal is not None or sending.full or len(exchanges) > sending.requests_max:

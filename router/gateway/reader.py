@@ -105,7 +105,8 @@ class RequestReader:
         details = settings.tenancy.answer_details
         self.hides = details == "none" or (details == "names" and door.hands_out_keys)
         self.shows_names = details == "names"
-        self.is_closed = self.hides or door.hands_out_keys
+        self.identifies = self.hides or door.hands_out_keys or traced
+        """True if each request is to be identified, also one whose headers name nothing of ours."""
         self.names = WorkerNames(self.hasher)
         self.parse: Callable[[Endpoint, bytes, Tenant, Headers], ParsedRequest] = self.identifier.parse
         """Parses and identifies a request."""

@@ -135,6 +135,7 @@ class Answer(RequestResponseCycle):
     def refuse(self, error: RouterError, *, turned_away: bool = False) -> None:
         """Answer with an error when its turn comes, and drop the body."""
         self.refusal, self.turned_away = error, turned_away
+        self.keep_alive = False
         self.release_body()
 
     def start(self) -> None:
@@ -155,7 +156,7 @@ class Answer(RequestResponseCycle):
             head.query,
             head.headers,
             b"".join(pieces),
-            self.forwarded_for or (protocol.client[0] if protocol.client else ""),
+            self.forwarded_for or protocol.peer,
             time.monotonic(),
             head.hop_names,
             refusal,
@@ -195,6 +196,7 @@ class Answer(RequestResponseCycle):
         """Tell the sink that the rest of the body is not accepted."""
         sink, self.sink = self.sink, None
         self.refusal = error
+        self.keep_alive = False
         if sink is not None:
             sink.body_failed(error)
 
@@ -250,8 +252,7 @@ class Answer(RequestResponseCycle):
         else:
             self.keep_alive = False
         if self.keep_alive and (
-            self.refusal is not None
-            or (self.streams and not self.body_complete)
+            (self.streams and not self.body_complete)
             or (self._protocol.ending.begun and self._protocol.is_last())
         ):
             self.keep_alive = False

@@ -172,6 +172,7 @@ class GatewayProtocol(HttpToolsProtocol):
         "_unread",
         "_unread_counted",
         "_unread_from",
+        "peer",
     )
 
     flow: _Flow
@@ -219,10 +220,11 @@ class GatewayProtocol(HttpToolsProtocol):
         self._stall_timer: asyncio.TimerHandle | None = None
         self._receive_timer: asyncio.TimerHandle | None = None
         self._shutting_down = False
+        self.peer: str = self.client[0] if self.client else ""
         self._forwarded_for = ""
         self._client: Client | None = None
         if self.clients is not None:
-            self._client = self.clients.enter(self.client[0] if self.client else "", self.spare.make_room)
+            self._client = self.clients.enter(self.peer, self.spare.make_room)
             if self._client is None:
                 self._receiving = AFTER_REFUSE[self._receiving]
                 transport.abort()
@@ -629,7 +631,6 @@ class GatewayProtocol(HttpToolsProtocol):
     def on_response_complete(self) -> None:
         """Leave the active answer, which is complete; go on to the next request, or wait for one."""
         self._active = None
-        self.server_state.total_requests += 1
         if self.transport.is_closing():
             self._await_end()
             return
