@@ -257,12 +257,12 @@ class Logs:
             body = encoded(fields) + b"\n"
         if len(body) > LINE_BYTES_MAX:
             body = bounded(fields) + b"\n"
-        unix_s = time.time()
-        second = int(unix_s)
+        unix_ms = time.time_ns() // 1_000_000
+        second = unix_ms // 1000
         if second != self._second:
             self._second = second
             self._begin = b'{"time":"%b' % self._time_text(second)[:-_FRACTION_CHARS].encode()
-        self._writer.write(self._begin + _MIDDLES[int((unix_s - second) * 1000)] + body[1:])
+        self._writer.write(self._begin + _MIDDLES[unix_ms % 1000] + body[1:])
 
     def close(self) -> None:
         """Detach from `logging` and write the remaining lines."""

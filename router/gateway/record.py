@@ -194,8 +194,9 @@ class RequestRecord(RecentDecision, eq=False, kw_only=True):
         elif usage is not None:
             usage = feedback.understood(attempt.worker_id, usage)
         self._close("completed", status, now_us, usage)
-        prefill_s, decode_s = None, self.ended_s - self.first_byte_s
+        prefill_s, decode_s = None, 0.0
         if parsed.stream:
+            decode_s = self.ended_s - self.first_byte_s
             tokens = (usage.completion_tokens if usage is not None else 0) or self.pieces
             prefill_s = self._note_times(attempt, decode_s, tokens)
         if usage is None:
