@@ -207,7 +207,7 @@ class Publisher:
         ended_s = time.monotonic()
         self._dropping = False
         if batch:
-            self._resend_buffer.keep(batch, size, ended_s)
+            self._resend_buffer.keep(batch, ended_s)
         self._listener.flushed(len(bodies), len(entry), ended_s - started_s)
         return size
 
