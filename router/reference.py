@@ -11,7 +11,6 @@ from inspect import getmodule
 from math import inf
 from typing import Any
 
-import yaml
 from pydantic import SecretStr
 
 from policies import POLICIES
@@ -136,6 +135,8 @@ def shown(value: Any) -> Any:
 
 
 def _flow(value: Any) -> str:
+    import yaml  # 1.2 MB, of no use to a process that shows no settings
+
     return (
         yaml.safe_dump(value, default_flow_style=True, width=10**9, sort_keys=False)
         .removesuffix("...\n")

@@ -1,6 +1,7 @@
 """Reader of YAML or JSON files of key hashes, of tenants and of operators.
 
 A problem names the line and the field, and never quotes a value: it may be a key in the place of its hash.
+PyYAML, 1.2 MB of each process, is imported where there is a file.
 """
 
 from collections.abc import Iterable, Iterator
@@ -8,14 +9,11 @@ from datetime import UTC, date, datetime, time
 from pathlib import Path
 from typing import Annotated, Any, TypeVar
 
-import yaml
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
 
 from router.tenant import NAME
 
 FILE_BYTES_MAX = 16 << 20
-
-_Loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)  # ten times faster, where libyaml is there
 
 
 class KeysFileError(Exception):
@@ -89,7 +87,7 @@ class Reading:
         self.problems: list[str] = []
         self._content = content
         self._place = place
-        self._root: yaml.Node | None = None
+        self._root: Any = None
 
     def entries(self, group: str, most: int) -> Iterator[tuple[str, Any]]:
         """Return name and value of each entry of the mapping ``group``, at most ``most`` of them."""
@@ -122,13 +120,15 @@ class Reading:
 
     def _value(self, group: str) -> Any:
         """Return the content; None and a problem if there is none."""
+        from yaml import YAMLError
+
         try:
             root = self._node()
             if root is None:
                 self.problem((), f"is empty; write '{group}: {{}}' for no {group}")
                 return None
-            value = _Loader("").construct_document(root)
-        except (yaml.YAMLError, UnicodeDecodeError, ValueError) as error:
+            value = _loader(b"").construct_document(root)
+        except (YAMLError, UnicodeDecodeError, ValueError) as error:
             mark = getattr(error, "problem_mark", None)
             line = "" if mark is None else f" line {mark.line + 1}"
             # The message of a parser may quote the file.
@@ -138,14 +138,14 @@ class Reading:
         self._twice(root, ())
         return value
 
-    def _node(self) -> yaml.Node | None:
+    def _node(self) -> Any:
         if self._root is None:
-            self._root = _Loader(self._content).get_single_node()
+            self._root = _loader(self._content).get_single_node()
         return self._root
 
-    def _twice(self, node: yaml.Node, loc: tuple[str | int, ...]) -> None:
+    def _twice(self, node: Any, loc: tuple[str | int, ...]) -> None:
         """Find duplicate names of tenants and fields."""
-        if not isinstance(node, yaml.MappingNode) or len(loc) > 3:
+        if node.id != "mapping" or len(loc) > 3:
             return
         seen: set[str] = set()
         for key, value in node.value:
@@ -170,9 +170,9 @@ class Reading:
             return None
         line: int = node.start_mark.line + 1
         for part in loc:
-            if isinstance(node, yaml.MappingNode):
+            if node.id == "mapping":
                 found = [(key, value) for key, value in node.value if key.value == str(part)]
-            elif isinstance(node, yaml.SequenceNode) and isinstance(part, int) and part < len(node.value):
+            elif node.id == "sequence" and isinstance(part, int) and part < len(node.value):
                 found = [(node.value[part], node.value[part])]
             else:
                 break
@@ -181,6 +181,13 @@ class Reading:
             line = found[-1][0].start_mark.line + 1
             node = found[-1][1]
         return line
+
+
+def _loader(content: bytes) -> Any:
+    """Return a loader of YAML; libyaml's, where it is there, is ten times faster."""
+    import yaml
+
+    return getattr(yaml, "CSafeLoader", yaml.SafeLoader)(content)
 
 
 def _dotted(loc: tuple[Any, ...]) -> str:

@@ -55,7 +55,7 @@ def test_a_gateway_imports_nothing_that_it_never_uses() -> None:
         "async def build(settings):\n"
         "    return GatewayProcess(settings, redis_url='redis://127.0.0.1:1/0')\n"
         "asyncio.run(build(Settings.model_validate({})))\n"
-        "unused = 'rich', 'pygments', 'psutil', 'opentelemetry.sdk.metrics', 'pydantic.v1'\n"
+        "unused = 'rich', 'pygments', 'psutil', 'yaml', 'opentelemetry.sdk.metrics', 'pydantic.v1'\n"
         "print([name for name in unused if sys.modules.get(name)], callable(httpx.get))\n"
         "traced = Settings.model_validate({'observability': {'enable_trace': True}})\n"
         "print(opened_spans(traced.observability, 'r') is None)\n"
