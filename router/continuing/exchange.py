@@ -31,8 +31,6 @@ from router.proxy import ClientConnection, ClientRequest, Header, UpstreamSink
 class KeptExchange(RequestExchange):
     """Serves one request."""
 
-    __slots__ = ("_ending", "_kept", "_paused", "_rules")
-
     is_extended = True
 
     def __init__(

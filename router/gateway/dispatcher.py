@@ -55,15 +55,13 @@ class Sender(Protocol):
 class Dispatcher(msgspec.Struct, eq=False):
     """Takes one request to a worker.
 
-    ``timeout_s`` is the client's own, or 0; ``tried`` has slots of workers that failed the request;
-    ``ticket_id`` is empty unless it waits.
+    ``tried`` has slots of workers that failed the request; ``ticket_id`` is empty unless it waits.
     """
 
     gateway: Gateway
     record: RequestRecord
     parsed: ParsedRequest
     sender: Sender
-    timeout_s: float
     tried: list[int] = msgspec.field(default_factory=list)
     blame: Blame | None = None
     ticket_id: str = ""
@@ -131,7 +129,7 @@ class Dispatcher(msgspec.Struct, eq=False):
 
     def _wait(self, queued: Queued) -> None:
         gateway, record = self.gateway, self.record
-        deadline_us = record.arrived_us + round(self.timeout_s * 1e6) if self.timeout_s else None
+        deadline_us = record.arrived_us + round(record.timeout_s * 1e6) if record.timeout_s else None
         full = gateway.placing.room.begin(self, queued, deadline_us, again=record.attempts > 0)
         if full is not None:
             raise error_of(full)

@@ -77,20 +77,12 @@ class ShareRequest(Protocol):
 class RequestExchange:
     """Serves one request through the `router.proxy` ports."""
 
-    __slots__ = (
-        "_attempt",
-        "_client",
-        "_dispatcher",
-        "_gateway",
-        "_parsing",
-        "_record",
-        "_request",
-        "_share",
-    )
-
     dispatcher_type: Callable[..., Dispatcher] = Dispatcher
     is_extended = False
     """True for a subclass with parties, a way or a sink of its own."""
+    _parsing: Steps | None = None
+    _dispatcher: Dispatcher | None = None
+    _attempt: WorkerAttempt | None = None
 
     def __init__(
         self,
@@ -106,9 +98,6 @@ class RequestExchange:
         self._record = RequestRecord(
             request.path, request.client, request.received_s, len(request.body), gateway=gateway
         )
-        self._parsing: Steps | None = None
-        self._dispatcher: Dispatcher | None = None
-        self._attempt: WorkerAttempt | None = None
 
     @property
     def received_s(self) -> float:
@@ -266,7 +255,7 @@ class RequestExchange:
             parsed = gateway.sessions.named(parsed, headers)
         record.parsed = parsed
         record.flow = gateway.reader.flow_of(parsed, tenant, headers)
-        self._dispatcher = dispatcher = self.dispatcher_type(gateway, record, parsed, self, record.timeout_s)
+        self._dispatcher = dispatcher = self.dispatcher_type(gateway, record, parsed, self)
         if gateway.limiter is None or tenant.limits.unlimited:
             dispatcher.dispatch()
         else:

@@ -55,8 +55,6 @@ ALONE = Reach()
 class PickedExchange(RequestExchange):
     """Serves one request that a proxy carries."""
 
-    __slots__ = ("_carrier", "_reach")
-
     is_extended = True
 
     def __init__(

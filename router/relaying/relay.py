@@ -34,8 +34,6 @@ PIECE_BYTES = 64 * 1024
 class RelayExchange(RequestExchange):
     """Serves one request through the `router.proxy` ports."""
 
-    __slots__ = ("_endpoint", "_responses")
-
     def __init__(
         self,
         gateway: Gateway,

@@ -114,8 +114,6 @@ def pinned_to(record: RequestRecord, local: LocalWorker) -> None:
 class ResponsesExchange(RequestExchange):
     """Serves ``POST /v1/responses``: on the worker of the response before it, and notes where its own is."""
 
-    __slots__ = ("_previous", "_responses", "_stored")
-
     def __init__(
         self,
         gateway: Gateway,

@@ -40,8 +40,6 @@ EARLY_BYTES_MAX = 256 * 1024
 class TunnelExchange(StreamingExchange):
     """Serves one WebSocket."""
 
-    __slots__ = ("_early",)
-
     def _read_otherwise(self, tenant: Tenant, headers: Sequence[Header]) -> None:
         self._record.endpoint = self._endpoint
         key = header_of(self._request.headers, b"sec-websocket-key")

@@ -51,8 +51,6 @@ class StreamingExchange(RequestExchange):
         streaming: True once its worker gets the body.
     """
 
-    __slots__ = ("_endpoint", "_upstream", "streaming")
-
     dispatcher_type = StreamingDispatcher
     _client: StreamingConnection
 
@@ -132,8 +130,6 @@ class StreamingExchange(RequestExchange):
 
 class UploadExchange(StreamingExchange):
     """Serves one form."""
-
-    __slots__ = ("_edits", "_form", "_headers", "_held", "_is_complete", "_placed", "_tenant")
 
     def __init__(
         self, gateway: Gateway, request: ClientRequest, client: StreamingConnection, endpoint: Endpoint
