@@ -59,11 +59,10 @@ def main(
     """
     if argv and argv[0] in tools:
         return _run_tool(argv[0], tools[argv[0]][0], list(argv[1:]))
-    parser = _parser(tools, argv)
     if not argv:
-        parser.print_help()
+        _parser(tools, argv).print_help()
         return 0
-    arguments = parser.parse_args(argv)
+    arguments = _parser(tools, argv).parse_args(argv)  # a name would keep the parser while the gateway serves
     if arguments.command == "version":
         sys.stdout.write(f"{version('cacheway')}\n")
         return 0
