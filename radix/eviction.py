@@ -36,12 +36,11 @@ HIGHEST: Key = (1 << 63, 0, 0)
 SLACK_ENTRIES = 64
 """Stale entries that do not pay for a rebuild."""
 
-Entry = tuple[int, int, int, int, "Node"]
-"""Place of a node's last block, slot and node. Flat, since a tuple within costs 112 bytes more a node."""
-
 
 class EvictionQueue:
     """Lazy heap of the nodes of one worker, or of all workers.
+
+    Entries are flat: a tuple within for the place would cost 112 bytes more a node.
 
     Args:
         used_of: Time of last use of a node by a worker; None if the worker does not hold it.
@@ -51,7 +50,7 @@ class EvictionQueue:
 
     def __init__(self, used_of: "Callable[[Node, int], int | None]") -> None:
         self._used_of = used_of
-        self._heap: list[Entry] = []
+        self._heap: list[tuple[int, int, int, int, Node]] = []
 
     def __len__(self) -> int:
         return len(self._heap)

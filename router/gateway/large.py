@@ -103,9 +103,8 @@ def parse_in_steps(
             identity = yield from _identified(identifier, scope, fields, ids_root, outline)
         edits = edits_of(endpoint, fields, body, tenant, outline.skeleton, outline.place, renamed=renamed)
         drop_cut(fields, outline.mark)
-        root = ids_root if identifier.finds_roots else None
-        facts = (*astuple(identity), edits, root, *rare_facts(endpoint, fields))
-        request = parsed_request(endpoint, fields, tenant.name, listed or None, *facts)
+        rare = rare_facts(endpoint, fields, edits, ids_root if identifier.finds_roots else None)
+        request = parsed_request(endpoint, fields, tenant.name, listed or None, *astuple(identity), *rare)
         outline.refuse(request.session, request.lora, request.service_tier)
     except (Unusual, Misfit):
         if len(body) > UNUSUAL_BYTES_MAX:

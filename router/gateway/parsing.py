@@ -117,13 +117,13 @@ class ParsedRequest(msgspec.Struct, frozen=True, gc=False, array_like=True):
     priority: int
     tenant: str
     session: str
-    lora: str | None
     paths: tuple[bytes, ...]
     prompt_bytes: int
     prompt_token_ids: int
     key: int
     prefix_key: int
     service_tier: str = ""
+    lora: str | None = None
     edits: tuple[Edit, ...] = ()
     ids_root: int | None = None
     tokenized_bytes: int = 0
@@ -224,13 +224,8 @@ class Identifier:
                 ids_root = self.ids_root(endpoint, fields, tenant)
             identity = self.hasher.identify(scope, prompts, ids_root)
         edits = edits_of(endpoint, fields, body, tenant, renamed=renamed)
-        facts = (
-            *astuple(identity),
-            edits,
-            ids_root if self.finds_roots else None,
-            *rare_facts(endpoint, fields),
-        )
-        return parsed_request(endpoint, fields, tenant.name, listed or None, *facts)
+        rare = rare_facts(endpoint, fields, edits, ids_root if self.finds_roots else None)
+        return parsed_request(endpoint, fields, tenant.name, listed or None, *astuple(identity), *rare)
 
     def scope(
         self, endpoint: Endpoint, fields: Scalars, tenant: Tenant, listed: str | None, digest: Digest = opaque
@@ -339,13 +334,9 @@ def parsed_request(
     prompt_token_ids: int,
     key: int,
     prefix_key: int,
-    edits: tuple[Edit, ...] = (),
-    ids_root: int | None = None,
-    lora: str | None = None,
-    computes_all: bool = False,
-    session_hints: Hints = (),
+    *rare: Any,
 ) -> ParsedRequest:
-    """Put the parts together; ``model`` is the name that workers list."""
+    """Put the facts together; ``model`` is the name that workers list, ``rare`` of `rare_facts`."""
     limit, n = fields.max_completion_tokens, fields.n
     if limit is None:
         limit = fields.max_tokens
@@ -360,24 +351,20 @@ def parsed_request(
         fields.priority or 0,
         tenant,
         fields.prompt_cache_key or "",
-        lora,
         paths,
         prompt_bytes,
         prompt_token_ids,
         key,
         prefix_key,
         fields.service_tier or "",
-        edits,
-        ids_root,
-        0,
-        computes_all,
-        None,
-        session_hints,
+        *rare,
     )
 
 
-def rare_facts(endpoint: Endpoint, fields: Any) -> tuple[str | None, bool, Hints]:
-    """Return adapter, ``computes_all`` and hints; put SGLang's limits where those of others are."""
+def rare_facts(
+    endpoint: Endpoint, fields: Any, edits: tuple[Edit, ...], ids_root: int | None
+) -> tuple[Any, ...]:
+    """Return the last facts of a request; put SGLang's limits where those of others are."""
     if type(fields) is GenerateBody and (params := fields.sampling_params):
         # A batch may bring one set for each prompt.
         each = params if isinstance(params, list) else [params]
@@ -389,7 +376,8 @@ def rare_facts(endpoint: Endpoint, fields: Any) -> tuple[str | None, bool, Hints
     if lora:
         check_names(lora_path=lora)
     unnamed = fields.session_id is fields.metadata is fields.user is fields.safety_identifier is NO_FIELD
-    return lora, _computes_all(endpoint, fields), () if unnamed else hints_in(fields)
+    hints = () if unnamed else hints_in(fields)
+    return lora, edits, ids_root, 0, _computes_all(endpoint, fields), None, hints
 
 
 def _computes_all(endpoint: Endpoint, fields: Any) -> bool:

@@ -26,7 +26,7 @@ def decision(blocks: int | None = None, prompts: int = 1) -> RecentDecision:
     if blocks is None:
         return RecentDecision(b"", "", 0.0, 0)
     paths = (bytes(8 * blocks),) * prompts
-    parsed = ParsedRequest(Endpoint.CHAT, "m", False, None, 1, 0, "", "", None, paths, 0, 256 * blocks, 1, 1)
+    parsed = ParsedRequest(Endpoint.CHAT, "m", False, None, 1, 0, "", "", paths, 0, 256 * blocks, 1, 1)
     return RecentDecision(b"", "", 0.0, 0, parsed=parsed)
 
 
