@@ -226,7 +226,9 @@ def _cheapest(key: int, ranked: list[Ranked]) -> Ranked | None:
     limit = lowest + TIE * abs(lowest)
     if len(ranked) == 1 or ranked[1][0] > limit:
         return ranked[0]
-    tied = [each for each in ranked if each[0] <= limit]
+    tied = ranked  # as where all are idle
+    if ranked[-1][0] > limit:
+        tied = [each for each in ranked if each[0] <= limit]
     drawn = list(map(weights, repeat(key), map(_hash_of, tied)))
     return tied[drawn.index(max(drawn))]
 
