@@ -1,14 +1,14 @@
 """Decisions: pure, over frozen views, and the fold that makes the fleet's state."""
 
 from policies.declared import setting
-from policies.dispatch.decision import Decider, DeciderParts, Decision, DecisionInput, DecisionRules, Queued
+from policies.dispatch.decision import Decider, DeciderParts, Decision, DecisionRules, Queued
 from policies.dispatch.early_rejection import SLO_UNREACHABLE, EarlyRejection, ServiceLevel
 from policies.dispatch.feedback import Attempt, Feedback, Usage
 from policies.dispatch.policy_rules import PolicyRules
 from policies.dispatch.ports import PartnerRoom, ScoredRequest, ShadowObserver
 from policies.dispatch.queue_lanes import Lanes, lane_of, model_and_length
 from policies.dispatch.redispatch import GiveUp, Redispatch, RedispatchRules, RetryBudget, redispatch
-from policies.dispatch.request import BareRequest, RequestFacts
+from policies.dispatch.request import BareRequest, DecisionInput, RequestFacts
 from policies.dispatch.request_queue import (
     GRACE_LAGS,
     GRACE_S,
@@ -22,7 +22,7 @@ from policies.dispatch.request_queue import (
     WaitEnd,
 )
 from policies.dispatch.request_queue import Refusal as QueueRefusal
-from policies.dispatch.turns import QueueEntry, QueueOrder
+from policies.dispatch.turns import QueueOrder
 from policies.estimates.costs import PROFILES, Floats, ServiceModel
 from policies.estimates.decodes import DecodeFit
 from policies.estimates.host_memory import HOST_LABEL
@@ -226,7 +226,6 @@ __all__ = [
     "Placed",
     "Policy",
     "PolicyRules",
-    "QueueEntry",
     "QueueFull",
     "QueueOrder",
     "QueueRefusal",

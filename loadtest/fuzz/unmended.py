@@ -11,7 +11,7 @@ from typing import Any, Union
 
 import msgspec
 
-from policies import Decider, Decoded, Op, QueueEntry
+from policies import Decider, Decoded, Op, QueueOrder
 from router import logs
 from router.discovery import pods, settling
 from router.encoding.encoding import Encoding
@@ -67,7 +67,7 @@ def _unbounded(names: tuple[str, ...], kind: Any) -> None:
 
 def _numbers() -> None:
     _unbounded(("max_tokens", "max_completion_tokens", "max_output_tokens", "n", "priority"), int)
-    for part in (Decider, QueueEntry):  # decisions, and turns
+    for part in (Decider, QueueOrder):  # decisions, and turns
         _put(sys.modules[part.__module__], TOKENS_MAX=inf, whole=lambda value, most: round(value))
     _put(SharedState, publish=_publish)
 

@@ -59,7 +59,6 @@ from policies import (
     Partners,
     Policy,
     Queued,
-    QueueEntry,
     QueueOrder,
     QueueRefusal,
     RequestFacts,
@@ -260,7 +259,6 @@ class Replica:
         """Choose a worker, and see whether it is a request's turn there."""
         length = self._decider.length_of(request.parsed)
         lane = lane_of(MODEL, length)
-        entry = QueueEntry(request.arrived_us, lane, request.flow, ticket_id, turn)
         now_us, now_s, slots = self._log_clock.now_us(), self._clock.time(), self._slots_of(lane)
         return self._decider.decide(
             DecisionInput(
@@ -269,9 +267,12 @@ class Replica:
                 slots,
                 now_us,
                 now_s,
-                entry,
-                length.bucket,
+                length,
                 self._pairing_of(lane),
+                arrived_us=request.arrived_us,
+                flow=request.flow,
+                ticket_id=ticket_id,
+                turn=turn,
             )
         )
 

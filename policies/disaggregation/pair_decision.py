@@ -26,18 +26,16 @@ from policies.dispatch.decision import (
     Decider,
     DeciderParts,
     Decision,
-    DecisionInput,
     DecisionRules,
     Queued,
-    arrives,
     outlook_of,
 )
 from policies.dispatch.early_rejection import Outlook
 from policies.dispatch.feedback import Attempt
 from policies.dispatch.ports import ScoredRequest
 from policies.dispatch.queue_lanes import lane_by
-from policies.dispatch.request import RequestFacts
-from policies.dispatch.turns import QueueEntry, QueueOrder, Turns
+from policies.dispatch.request import DecisionInput, RequestFacts
+from policies.dispatch.turns import QueueOrder, Turns
 from policies.fleet.admission import Admission, AdmissionRules
 from policies.fleet.pairing import Pairing
 from policies.pricing.views import Candidates, Chosen, Shed
@@ -98,30 +96,30 @@ class PairDecider(Decider):
 
     def _decide_pair(self, asked: DecisionInput, pairing: Pairing) -> Decision | Queued | Shed:
         """Choose a worker, or a pair of them, and say whether it is the request's turn there."""
-        parsed, entry = asked.parsed, asked.entry
+        parsed = asked.parsed
         view, candidates = self._seen(asked)
         decode_view = self._decode_selector.decode_view(
             pairing, view, self._fleet.rules.kv_of(parsed.model), candidates
         )
-        line_of = partial(self._line, entry)
-        failed = entry is not None and entry.again
+        line_of = partial(self._line, asked)
+        failed = asked.arrived_us >= 0 and asked.again
         weighed, decode_view = self._placed(
-            parsed.model or "", candidates, decode_view, asked.bucket, line_of, failed=failed
+            parsed.model or "", candidates, decode_view, asked.length.bucket, line_of, failed=failed
         )
-        if self.shadow is not None and arrives(entry):
+        if self.shadow is not None and asked.arrives:
             self.shadow.weighed(weighed)
         chosen, verdict, turns = weighed.first, weighed.verdict, self._turns
         if isinstance(chosen, Shed):
             return chosen
-        if entry is not None and turns is not None:
+        if turns is not None and asked.arrived_us >= 0:
             if verdict is not None:
-                entry = replace(entry, lane=lane_by(entry.lane, verdict.way))
+                asked = replace(asked, way=verdict.way)
             turn, chosen, decode_view, verdict = self._asked(
-                turns, entry, parsed, weighed, chosen, decode_view, line_of
+                turns, asked, parsed, weighed, chosen, decode_view, line_of
             )
             rejection = turns.order.rejection
-            if rejection is not None and not entry.again:
-                outlook = outlook_of(entry, view, weighed.candidates, chosen, turn)
+            if rejection is not None and not asked.again:
+                outlook = outlook_of(asked, view, weighed.candidates, chosen, turn)
                 goes = turn if isinstance(turn, Chosen) else chosen
                 miss = rejection.judge(_with_decode(outlook, decode_view, goes.transfer_s), asked.now_us)
                 if miss is not None:
@@ -187,7 +185,7 @@ class PairDecider(Decider):
     def _asked(
         self,
         turns: Turns,
-        entry: QueueEntry,
+        asked: DecisionInput,
         parsed: RequestFacts,
         weighed: ScoredPair,
         chosen: Chosen,
@@ -201,20 +199,20 @@ class PairDecider(Decider):
             without a full link; the verdict on the side, None if there was no choice.
         """
         candidates, policy, verdict, slot = weighed.candidates, weighed.policy, weighed.verdict, chosen.slot
-        ask = partial(turns.turn, entry, parsed.paths, weighed.view)
+        ask = partial(turns.turn, asked, parsed.paths, weighed.view)
         decodable = decode_view.has_room(slot)
         full_link = "" if decodable else decode_view.full_link(slot)
         turn = ask(candidates, chosen, policy, decodable=decodable, full_link=full_link)
         if weighed.by_site is None:
             return turn, chosen, decode_view, verdict
         if isinstance(turn, Waiting) and verdict is not None:
-            helped = self._helped(turns.order, entry, weighed, verdict, chosen, decode_view, line_of)
+            helped = self._helped(turns.order, asked, weighed, verdict, chosen, decode_view, line_of)
             if helped is not None and isinstance(helped.chosen, Chosen):
                 candidates, turn, verdict = helped.candidates, helped.chosen, helped.verdict
         if isinstance(turn, Chosen):
             now_us = candidates.now_us
             link = self.offloading.full_link(decode_view, turn, now_us)
-            link = link or self._leave_link(turns.order, entry, decode_view, turn, now_us)
+            link = link or self._leave_link(turns.order, asked, decode_view, turn, now_us)
             if link:
                 chosen, decode_view = turn, decode_view.without_room_on(link)
                 turn = ask(candidates, chosen, policy, decodable=False, full_link=link)
@@ -223,7 +221,7 @@ class PairDecider(Decider):
     def _helped(
         self,
         order: QueueOrder,
-        entry: QueueEntry,
+        asked: DecisionInput,
         weighed: ScoredPair,
         verdict: OffloadVerdict,
         chosen: Chosen,
@@ -231,7 +229,7 @@ class PairDecider(Decider):
         line_of: Callable[[str, Chosen, int], Line],
     ) -> Placing | None:
         """The place on the idle worker of another side whose room is offered, if that is sooner."""
-        slot, now_us = entry.turn, weighed.candidates.now_us
+        slot, now_us = asked.turn, weighed.candidates.now_us
         if slot < 0 or weighed.by_site is None:
             return None
         if not order.admission.idle(decode_view.open(np.array([slot])), now_us):
@@ -250,7 +248,7 @@ class PairDecider(Decider):
         )
 
     def _leave_link(
-        self, order: QueueOrder, entry: QueueEntry, decode_view: DecodeView, chosen: Chosen, now_us: int
+        self, order: QueueOrder, asked: DecisionInput, decode_view: DecodeView, chosen: Chosen, now_us: int
     ) -> str:
         """Return the link whose room is left to a request with a lesser key; empty if none waits.
 
@@ -258,25 +256,25 @@ class PairDecider(Decider):
         """
         link = decode_view.link(chosen.slot)
         best = self._fleet.tickets.first_for_link(link) if link else None
-        if best is None or best.request_id == entry.ticket_id:
+        if best is None or best.request_id == asked.ticket_id:
             return ""
-        if best.key_us >= _key_us(order, entry, chosen):
+        if best.key_us >= _key_us(order, asked, chosen):
             return ""
         self.offloading.leave(link, best, now_us)
         return "" if self.offloading.left_unused(link, best, now_us) else link
 
-    def _line(self, entry: QueueEntry | None, link: str, chosen: Chosen, workers: int) -> Line:
+    def _line(self, asked: DecisionInput, link: str, chosen: Chosen, workers: int) -> Line:
         """Queue of one side of a link, before a request and behind it."""
         tickets, turns = self._fleet.tickets, self._turns
-        if entry is None or turns is None or not tickets.count:
+        if asked.arrived_us < 0 or turns is None or not tickets.count:
             return NO_LINE
-        key_us = _key_us(turns.order, entry, chosen)
-        lane = lane_by(entry.lane, link)
+        key_us = _key_us(turns.order, asked, chosen)
+        lane = lane_by(asked.lane, link)
         total = tickets.lane_totals().get(lane)
         if total is None:
             return NO_LINE
         ahead_us, behind = map(float, total.around(key_us))
-        own, work_us = tickets.get(entry.ticket_id), total.service_us
+        own, work_us = tickets.get(asked.ticket_id), total.service_us
         if own is not None and own.lane == lane:
             ahead_us, behind = without(own, 1.0, key_us, ahead_us, behind)
             work_us -= own.service_us
@@ -343,9 +341,9 @@ class PairDecider(Decider):
         )
 
 
-def _key_us(order: QueueOrder, entry: QueueEntry, chosen: Chosen) -> int:
+def _key_us(order: QueueOrder, asked: DecisionInput, chosen: Chosen) -> int:
     """Key of a request by its predicted prefill (`policies.state.waiting`)."""
-    return entry.arrived_us + whole(order.k * chosen.service_s * 1e6, WHOLE_MAX)
+    return asked.arrived_us + whole(order.k * chosen.service_s * 1e6, WHOLE_MAX)
 
 
 def _with_decode(outlook: Outlook, decode_view: DecodeView, transfer_s: float) -> Outlook:

@@ -19,14 +19,14 @@ import msgspec
 from policies.dispatch.early_rejection import Outlook
 from policies.dispatch.feedback import Attempt, Feedback
 from policies.dispatch.ports import ScoredRequest, ShadowObserver
-from policies.dispatch.request import RequestFacts
-from policies.dispatch.turns import QueueEntry, QueueOrder, Turns
+from policies.dispatch.request import DecisionInput, RequestFacts
+from policies.dispatch.turns import QueueOrder, Turns
 from policies.fleet.fleet import FleetState
 from policies.fleet.pairing import Pairing
-from policies.pricing.views import Candidates, Chosen, RequestView, Shed, Slots
+from policies.pricing.views import Candidates, Chosen, RequestView, Shed
 from policies.scoring import Policy
 from policies.scoring.placement import place
-from policies.state.buckets import ANY_BUCKET, ANY_LENGTH, LengthClass
+from policies.state.buckets import ANY_LENGTH, LengthClass
 from policies.state.ops import BytesPerToken, Placed, Waiting
 from radix import (
     COUNT_MAX,
@@ -103,25 +103,6 @@ class DecisionRules(msgspec.Struct, frozen=True):
     expected_output_tokens: int
     order: QueueOrder | None = None
     prefill_policy: Policy | None = None
-
-
-class DecisionInput(msgspec.Struct, frozen=True, gc=False):
-    """One request to decide, and the workers that may take it (not empty), at a log time.
-
-    ``now_s`` is the monotonic time at which it will have been sent. Without an ``entry`` it never waits;
-    without a ``pairing`` no worker needs a partner. ``home`` is the slot of the worker that served its
-    session last; -1 for none.
-    """
-
-    parsed: RequestFacts
-    profile: AttentionProfile
-    slots: Slots
-    now_us: int
-    now_s: float
-    entry: QueueEntry | None = None
-    bucket: int = ANY_BUCKET
-    pairing: Pairing | None = None
-    home: int = -1
 
 
 @dataclass(frozen=True, slots=True)
@@ -212,23 +193,23 @@ class Decider:
         """Choose a worker, and say whether it is the request's turn there."""
         if asked.pairing is not None:
             return self._decide_pair(asked, asked.pairing)
-        entry, policy = asked.entry, self.policy
+        policy = self.policy
         view, candidates = self._seen(asked)
         chosen = place(view, candidates, policy)
-        if self.shadow is not None and arrives(entry):
+        if self.shadow is not None and asked.arrives:
             model = asked.parsed.model or ""
             self.shadow.weighed(
-                ScoredRequest(model, view, candidates, candidates, policy, chosen, asked.bucket)
+                ScoredRequest(model, view, candidates, candidates, policy, chosen, asked.length.bucket)
             )
         if not isinstance(chosen, Chosen):
             return chosen
         turns = self._turns
-        if entry is not None and turns is not None:
+        if turns is not None and asked.arrived_us >= 0:
             paths = asked.parsed.paths
-            turn = turns.turn(entry, paths, view, candidates, chosen, policy)
+            turn = turns.turn(asked, paths, view, candidates, chosen, policy)
             rejection = turns.order.rejection
-            if rejection is not None and not entry.again:
-                miss = rejection.judge(outlook_of(entry, view, candidates, chosen, turn), asked.now_us)
+            if rejection is not None and not asked.again:
+                miss = rejection.judge(outlook_of(asked, view, candidates, chosen, turn), asked.now_us)
                 if miss is not None:
                     return miss.shed
             if turn is not chosen and isinstance(turn, Waiting):
@@ -244,7 +225,7 @@ class Decider:
 
     def _seen(self, asked: DecisionInput) -> tuple[RequestView, Candidates]:
         fleet, turns, queue = self._fleet, self._turns, None
-        parsed, entry = asked.parsed, asked.entry
+        parsed = asked.parsed
         learned = self._bytes_per_token.get(parsed.model or "")
         bytes_per_token = (
             self._parts.feedback.bytes_per_token_default if learned is None else learned.bytes_per_token
@@ -263,8 +244,8 @@ class Decider:
             output_tokens = most
         if answers != 1:
             output_tokens = min(output_tokens * answers, TOKENS_MAX)
-        if entry is not None and turns is not None:
-            queue = turns.queue_of(entry, len(asked.slots)) if fleet.tickets.count else turns.empty_queue
+        if turns is not None and asked.arrived_us >= 0:
+            queue = turns.queue_of(asked, len(asked.slots)) if fleet.tickets.count else turns.empty_queue
         candidates = fleet.candidates(
             asked.slots,
             parsed.paths,
@@ -272,7 +253,7 @@ class Decider:
             prompt_tokens,
             tokens_per_block,
             asked.now_us,
-            asked.bucket,
+            asked.length.bucket,
             queue,
             parsed.tenant,
         )
@@ -286,7 +267,7 @@ class Decider:
     ) -> Decision:
         """Count the request as placed and make the operation for the log."""
         self.placed_count += 1
-        entry, paths = asked.entry, asked.parsed.paths
+        paths = asked.parsed.paths
         fleet, slot, now_us = self._fleet, chosen.slot, candidates.now_us
         tokens_per_block, windowed = candidates.tokens_per_block, candidates.windowed
         safe_blocks = int(chosen.safe_tokens / tokens_per_block + 0.5)
@@ -297,9 +278,7 @@ class Decider:
             used_us = fleet.tree.used_us(slot, paths[0], safe_blocks)
         if tokens_per_block != self._said_size:
             self._say_size(tokens_per_block)
-        request_id = entry.ticket_id if entry is not None else ""
-        if not request_id:
-            request_id = self._next_attempt_id()
+        request_id = asked.ticket_id or self._next_attempt_id()
         worker_id, guard_us = fleet.at_slot(slot).worker_id, fleet.loads.oldest_prefill_us(slot)
         attempt = Attempt(
             request_id,
@@ -324,7 +303,7 @@ class Decider:
             round(context_tokens) if context_tokens < TOKENS_MAX else TOKENS_MAX,
             paths or NO_PROMPT,
             ends,
-            entry.flow if fleet.tickets.count and entry is not None else "",
+            asked.flow if fleet.tickets.count and asked.arrived_us >= 0 else "",
             safe_blocks,
             -1,  # a pair alone compares lengths
             junction_blocks,
@@ -359,13 +338,8 @@ class Decider:
         self._said_block_tokens = whole(tokens_per_block, COUNT_MAX) if differs else 0
 
 
-def arrives(entry: QueueEntry | None) -> bool:
-    """True if a request is new: it neither waits nor was dispatched before."""
-    return entry is None or not (entry.ticket_id or entry.again)
-
-
 def outlook_of(
-    entry: QueueEntry, view: RequestView, candidates: Candidates, chosen: Chosen, turn: Chosen | Waiting
+    asked: DecisionInput, view: RequestView, candidates: Candidates, chosen: Chosen, turn: Chosen | Waiting
 ) -> Outlook:
     """Outlook of a request where it goes now, or at the chosen worker that it waits for."""
     key_us = 0
@@ -376,10 +350,10 @@ def outlook_of(
     return Outlook(
         chosen.slot,
         candidates.slots,
-        entry.lane,
+        asked.lane,
         key_us,
         chosen.service_s,
         view.prompt_tokens,
-        (candidates.now_us - entry.arrived_us) / 1e6,
-        bool(entry.ticket_id),
+        (candidates.now_us - asked.arrived_us) / 1e6,
+        bool(asked.ticket_id),
     )

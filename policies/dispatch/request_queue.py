@@ -168,7 +168,7 @@ class Waiter(Protocol):
     """A request that waits."""
 
     def decide(self, ticket_id: str, turn: int) -> Decision | Queued | Shed | Unserved:
-        """Decide afresh (`policies.dispatch.turns.QueueEntry`)."""
+        """Decide afresh (`policies.dispatch.request.DecisionInput`)."""
 
     def dispatched(self, decision: Decision) -> None:
         """Reserve and go: publish the decision before this returns."""

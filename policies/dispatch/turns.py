@@ -1,6 +1,6 @@
 """Turns: a request goes to its chosen worker now, or waits.
 
-A policy chooses as if every worker took everything at once. For requests with a `QueueEntry`:
+A policy chooses as if every worker took everything at once. For requests that may wait:
 
 1. The chosen worker has room (`policies.Admission`), and no ticket with a lesser key waits for it: go.
 2. Else wait here, where order still counts: for the chosen worker, if the request is *affine* (`prospect`) or
@@ -21,6 +21,7 @@ import numpy as np
 from policies.dispatch.early_rejection import EarlyRejection
 from policies.dispatch.followers import repeated_blocks, waits_for_leader
 from policies.dispatch.queue_lanes import Lanes
+from policies.dispatch.request import DecisionInput
 from policies.estimates.costs import Number
 from policies.fleet.admission import Admission
 from policies.fleet.fleet import FleetState
@@ -31,26 +32,6 @@ from policies.scoring.min_ttft import min_ttft
 from policies.state.ops import Waiting
 from policies.state.queue_view import QueueView
 from radix import DURATION_US_MAX, TOKENS_MAX, WHOLE_MAX, whole
-
-
-class QueueEntry(msgspec.Struct, frozen=True, gc=False):
-    """Place of a request in the queue.
-
-    Attributes:
-        arrived_us: Log time of its arrival, however often it has been dispatched since.
-        ticket_id: Ticket under which it waits already; empty if it does not.
-        turn: Slot of the worker whose room is offered; -1 if the request asks on its own.
-        narrowed: True if some workers of its lane may not take it (they failed it, or start slowly).
-        again: True if it was dispatched before: promises are not judged again.
-    """
-
-    arrived_us: int
-    lane: str
-    flow: str
-    ticket_id: str = ""
-    turn: int = -1
-    narrowed: bool = False
-    again: bool = False
 
 
 class QueueOrder(msgspec.Struct, frozen=True):
@@ -123,22 +104,22 @@ class Turns:
         self._replica = replica
         self._next_attempt_id = next_attempt_id
 
-    def queue_of(self, entry: QueueEntry, workers: int) -> QueueView:
+    def queue_of(self, asked: DecisionInput, workers: int) -> QueueView:
         """View of the queue by a request that this number of workers may take."""
         order, tickets = self.order, self._fleet.tickets
         return QueueView(
             tickets,
-            entry.lane,
+            asked.lane,
             workers,
-            entry.arrived_us,
+            asked.arrived_us,
             order.k,
             order.admission.rules.backlog_target_s,
-            tickets.get(entry.ticket_id) if entry.ticket_id else None,
+            tickets.get(asked.ticket_id) if asked.ticket_id else None,
         )
 
     def turn(
         self,
-        entry: QueueEntry,
+        asked: DecisionInput,
         paths: tuple[bytes, ...],
         view: RequestView,
         candidates: Candidates,
@@ -164,23 +145,23 @@ class Turns:
             return chosen
         ahead = prospect(candidates, view.prompt_tokens, slot, policy.price)
         service_us = whole(ahead.chosen_s * 1e6, DURATION_US_MAX)
-        key_us = min(entry.arrived_us + whole(self.order.k * service_us, WHOLE_MAX), WHOLE_MAX)
-        if has_room and (entry.turn == slot or not self._overtakes(entry, slot, key_us, now_us)):
+        key_us = min(asked.arrived_us + whole(self.order.k * service_us, WHOLE_MAX), WHOLE_MAX)
+        if has_room and (asked.turn == slot or not self._overtakes(asked, slot, key_us, now_us)):
             return chosen
-        offered = entry.turn >= 0 and entry.turn != slot
-        ticket = tickets.get(entry.ticket_id) if entry.ticket_id else None
+        offered = asked.turn >= 0 and asked.turn != slot
+        ticket = tickets.get(asked.ticket_id) if asked.ticket_id else None
         declined = offered or (ticket is not None and ticket.slot == slot)
         # A request that waits for a link waits for the requests behind it: room elsewhere does not help it.
-        prefers = entry.narrowed or bool(full_link) or (decodable and (follows or ahead.affine or declined))
+        prefers = asked.narrowed or bool(full_link) or (decodable and (follows or ahead.affine or declined))
         return Waiting(
-            entry.ticket_id or self._next_attempt_id(),
+            asked.ticket_id or self._next_attempt_id(),
             now_us,
             self._replica,
-            entry.arrived_us,
+            asked.arrived_us,
             key_us,
-            entry.lane,
+            asked.lane,
             self._fleet.at_slot(slot).worker_id if prefers else "",
-            entry.flow,
+            asked.flow,
             service_us,
             chosen.uncached_tokens,
             whole(view.prompt_tokens + view.output_tokens, TOKENS_MAX),
@@ -203,10 +184,10 @@ class Turns:
             blocks * tokens_per_block, chosen.safe_tokens, chosen.uncached_tokens, model.service_s
         )
 
-    def _overtakes(self, entry: QueueEntry, slot: int, key_us: int, now_us: int) -> bool:
+    def _overtakes(self, asked: DecisionInput, slot: int, key_us: int, now_us: int) -> bool:
         """True if a request with a lesser key waits for the room that a worker has."""
         tickets, lanes = self._fleet.tickets, self.order.lanes.of(slot)
-        if not entry.ticket_id:
-            return tickets.ahead_of(slot, lanes, key_us, now_us, flow=entry.flow)
+        if not asked.ticket_id:
+            return tickets.ahead_of(slot, lanes, key_us, now_us, flow=asked.flow)
         best = tickets.best(slot, lanes, now_us)
-        return best is not None and best.request_id != entry.ticket_id and best.key_us < key_us
+        return best is not None and best.request_id != asked.ticket_id and best.key_us < key_us

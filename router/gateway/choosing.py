@@ -20,10 +20,8 @@ from policies import (
     Pairing,
     Partners,
     Queued,
-    QueueEntry,
     Shed,
     Slots,
-    lane_of,
 )
 from router.errors import ClientError
 from router.fleet import Registry
@@ -76,19 +74,32 @@ def choose(
     returned_us = gateway.fleet.last_return_us
     if returned_us and now_us - returned_us < registry.rules.slow_start_s * 1e6:
         slots = registry.ramped(slots, parsed.key, now_us)
-    entry = None
+    arrived_us = -1
     if parsed.paths:  # a request without a prompt takes no worker's time worth waiting for
         arrived_us = record.arrived_us
         if not arrived_us:
             arrived_us = record.arrived_us = now_us - int((now_s - record.received_s) * 1e6)
-        lane, again = lane_of(model, length), record.attempts > 0
-        entry = QueueEntry(arrived_us, lane, record.flow, ticket_id, turn, slots is not every, again)
     home = gateway.sessions.home_of(parsed) if parsed.session and gateway.sessions is not None else -1
     profile = placing.default_profile
     if placing.profiles:
         profile = placing.profiles.get(model or "", profile)
     return decider.decide(
-        DecisionInput(parsed, profile, slots, now_us, now_s, entry, length.bucket, pairing, home)
+        DecisionInput(
+            parsed,
+            profile,
+            slots,
+            now_us,
+            now_s,
+            length,
+            pairing,
+            home,
+            arrived_us,
+            record.flow,
+            ticket_id,
+            turn,
+            slots is not every,
+            record.attempts > 0,
+        )
     )
 
 

@@ -129,9 +129,9 @@ class PickedExchange(RequestExchange):
         """Reserve at a worker that has begun to answer already; None if that cannot be."""
         gateway, now_us = self._gateway, self._gateway.log.now_us()
         profile = gateway.placing.profile_of(parsed.model)
-        bucket = gateway.placing.decider.length_of(parsed).bucket
+        length = gateway.placing.decider.length_of(parsed)
         slots = np.array(local.slots, dtype=np.intp)
-        asked = DecisionInput(parsed, profile, slots, now_us, gateway.now_s(), bucket=bucket)
+        asked = DecisionInput(parsed, profile, slots, now_us, gateway.now_s(), length)
         try:
             decision = gateway.placing.decider.decide(asked)
             if not isinstance(decision, Decision) or decision.decode is not None:

@@ -39,7 +39,6 @@ from policies import (
     Pairing,
     Partners,
     Queued,
-    QueueEntry,
     QueueOrder,
     QueueRefusal,
     RequestQueue,
@@ -140,10 +139,20 @@ class Request:
         if not len(slots):
             return Unserved(LookupError("nobody"))
         lane = lane_of(self.parsed.model)
-        entry = QueueEntry(self.arrived_us, lane, self.flow, ticket_id, turn)
         now_us, pairing = replica.now_us(), replica.pairing_of(lane)
         return replica.decider.decide(
-            DecisionInput(self.parsed, FULL_ATTENTION, slots, now_us, now_us / 1e6, entry, pairing=pairing)
+            DecisionInput(
+                self.parsed,
+                FULL_ATTENTION,
+                slots,
+                now_us,
+                now_us / 1e6,
+                pairing=pairing,
+                arrived_us=self.arrived_us,
+                flow=self.flow,
+                ticket_id=ticket_id,
+                turn=turn,
+            )
         )
 
     def dispatched(self, decision: Decision) -> None:

@@ -32,7 +32,6 @@ from policies import (
     Pairing,
     Partners,
     Queued,
-    QueueEntry,
     QueueOrder,
     Shed,
     Shipped,
@@ -50,7 +49,7 @@ SECOND = 1_000_000
 LINK = "far>here"
 PATH = b"".join(number.to_bytes(8, "little") for number in range(1, 17))
 TEXT = BareRequest("m", (PATH,), 16384, 1, 1)
-CLAIM = QueueEntry(NOW_US, "m|", "normal/")
+CLAIM: dict[str, Any] = {"arrived_us": NOW_US, "flow": "normal/"}
 GB = 1_000_000_000
 TOKENS = 4096
 
@@ -106,14 +105,16 @@ class Setup:
         )
 
     def decide(
-        self, entry: QueueEntry | None = CLAIM, now_us: int = NOW_US, **changes: Any
+        self, entry: dict[str, Any] | None = CLAIM, now_us: int = NOW_US, **changes: Any
     ) -> Decision | Queued | Shed:
         parsed = msgspec.structs.replace(TEXT, **changes)
         return self.decider.decide(
-            DecisionInput(parsed, FULL_ATTENTION, self.slots, now_us, 5.0, entry, pairing=self.pairing)
+            DecisionInput(
+                parsed, FULL_ATTENTION, self.slots, now_us, 5.0, pairing=self.pairing, **entry or {}
+            )
         )
 
-    def place(self, entry: QueueEntry | None = CLAIM, now_us: int = NOW_US, **changes: Any) -> Decision:
+    def place(self, entry: dict[str, Any] | None = CLAIM, now_us: int = NOW_US, **changes: Any) -> Decision:
         """Decide, and say so."""
         decision = self.decide(entry, now_us, **changes)
         assert isinstance(decision, Decision)
@@ -205,7 +206,7 @@ def test_what_does_not_fit_waits_for_the_link_and_goes_when_it_is_free() -> None
     assert (queued.waiting.worker, queued.waits_for_decode) == ("w1", False)
     assert not setup.offloading.counts
     setup.publish(queued.waiting)
-    turn = QueueEntry(NOW_US, "m|", "normal/", queued.waiting.request_id, turn=1)
+    turn = CLAIM | {"ticket_id": queued.waiting.request_id, "turn": 1}
     again = setup.decide(turn)
     assert isinstance(again, Queued)
     assert again.waiting.worker == "w1"
@@ -271,7 +272,7 @@ def test_nothing_crosses_a_link_that_is_down() -> None:
 
 
 def test_who_has_failed_before_is_prefilled_locally() -> None:
-    decision = Setup(*SITES).place(QueueEntry(NOW_US, "m|", "normal/", again=True))
+    decision = Setup(*SITES).place(CLAIM | {"again": True})
     assert (decision.attempt.worker_id, reason(decision)) == ("w0", OffloadReason.FAILED_REMOTE)
 
 
@@ -355,7 +356,7 @@ def patient(**changes: Any) -> Setup:
     return setup
 
 
-def held(setup: Setup, entry: QueueEntry = CLAIM, now_us: int = NOW_US, **changes: Any) -> Queued:
+def held(setup: Setup, entry: dict[str, Any] = CLAIM, now_us: int = NOW_US, **changes: Any) -> Queued:
     decided = setup.decide(entry, now_us, **changes)
     assert isinstance(decided, Queued)
     return decided
@@ -383,7 +384,7 @@ def test_an_idle_worker_here_helps_who_would_wait_longer_for_one_far_away() -> N
     """Far away: the rest of 2.048 s, and as much for itself; here 4.096 s."""
     setup = patient()
     setup.place()
-    offered = msgspec.structs.replace(CLAIM, turn=0)
+    offered = CLAIM | {"turn": 0}
     helped = setup.decide(offered, **long(1))
     assert isinstance(helped, Decision)
     assert (helped.attempt.worker_id, reason(helped), helped.shipping) == (
@@ -400,7 +401,7 @@ def test_an_idle_worker_here_helps_who_would_wait_longer_for_one_far_away() -> N
 def test_an_idle_worker_far_away_helps_while_bandwidth_is_abundant() -> None:
     setup = patient()
     setup.place(**SHORT)
-    offered = msgspec.structs.replace(CLAIM, turn=1)
+    offered = CLAIM | {"turn": 1}
     helped = setup.decide(offered, **SHORT)
     assert isinstance(helped, Decision)
     assert (helped.attempt.worker_id, reason(helped)) == ("w1", OffloadReason.LOCAL_BUSY)
@@ -419,5 +420,5 @@ def test_what_waits_on_a_side_is_part_of_its_price() -> None:
     waiting = held(setup, now_us=later_us, **long(1)).waiting
     assert waiting.lane == "m|@far>here"
     setup.publish(waiting)
-    entry = msgspec.structs.replace(CLAIM, arrived_us=later_us)
+    entry = CLAIM | {"arrived_us": later_us}
     assert reason(setup.place(entry, later_us, **long(2))) is OffloadReason.REMOTE_BUSY

@@ -28,7 +28,6 @@ from policies import (
     Partners,
     Placed,
     Queued,
-    QueueEntry,
     QueueOrder,
     ServiceLevel,
     Shed,
@@ -42,7 +41,7 @@ NOW_US = 1_700_000_000_000_000
 PATH = b"".join(number.to_bytes(8, "little") for number in range(1, 17))
 TEXT = BareRequest("m", (PATH,), 16384, 1, 1)
 CONTEXT_TOKENS = 4096 + 100
-CLAIM = QueueEntry(NOW_US, "m|", "normal/")
+CLAIM: dict[str, Any] = {"arrived_us": NOW_US, "flow": "normal/"}
 
 
 class Setup:
@@ -100,13 +99,15 @@ class Setup:
         for op in ops:
             self.shared.publish(op)
 
-    def decide(self, entry: QueueEntry | None = CLAIM, **changes: Any) -> Decision | Queued | Shed:
+    def decide(self, entry: dict[str, Any] | None = CLAIM, **changes: Any) -> Decision | Queued | Shed:
         parsed = msgspec.structs.replace(TEXT, **changes)
         return self.decider.decide(
-            DecisionInput(parsed, FULL_ATTENTION, self.slots, NOW_US, 5.0, entry, pairing=self.pairing)
+            DecisionInput(
+                parsed, FULL_ATTENTION, self.slots, NOW_US, 5.0, pairing=self.pairing, **entry or {}
+            )
         )
 
-    def place(self, entry: QueueEntry | None = CLAIM, **changes: Any) -> Decision:
+    def place(self, entry: dict[str, Any] | None = CLAIM, **changes: Any) -> Decision:
         """Decide, and say so."""
         decision = self.decide(entry, **changes)
         assert isinstance(decision, Decision)
@@ -286,10 +287,10 @@ def test_a_request_that_waits_goes_to_whoever_offers_room_only_if_it_can_be_deco
     assert isinstance(held, Queued)
     setup.publish(held.waiting)
     for turn in (-1, 0, 1):
-        again = setup.decide(msgspec.structs.replace(CLAIM, ticket_id=held.waiting.request_id, turn=turn))
+        again = setup.decide(CLAIM | {"ticket_id": held.waiting.request_id, "turn": turn})
         assert isinstance(again, Queued)
     setup.publish(Finished("full", NOW_US + 1))
-    again = setup.decide(msgspec.structs.replace(CLAIM, ticket_id=held.waiting.request_id))
+    again = setup.decide(CLAIM | {"ticket_id": held.waiting.request_id})
     assert isinstance(again, Decision)
     assert again.placed.request_id == held.waiting.request_id
 

@@ -32,7 +32,6 @@ from policies import (
     Placed,
     Policy,
     Queued,
-    QueueEntry,
     QueueOrder,
     ServiceLevel,
     Shed,
@@ -78,10 +77,8 @@ class Setup:
 
     def decide(self, profile: AttentionProfile = FULL_ATTENTION, **changes: Any) -> Decision:
         parsed = msgspec.structs.replace(TEXT, **changes)
-        bucket = self.decider.length_of(parsed).bucket
-        decided = self.decider.decide(
-            DecisionInput(parsed, profile, np.arange(2), NOW_US + 1, 5.0, bucket=bucket)
-        )
+        length = self.decider.length_of(parsed)
+        decided = self.decider.decide(DecisionInput(parsed, profile, np.arange(2), NOW_US + 1, 5.0, length))
         assert isinstance(decided, Decision)
         return decided
 
@@ -313,8 +310,15 @@ class Ordered(Setup):
         self, parsed: BareRequest = TEXT, *, ticket_id: str = "", waited_s: float = 0.0, again: bool = False
     ) -> Decision | Queued | Shed:
         now_us = NOW_US + 1
-        entry = QueueEntry(now_us - round(waited_s * 1e6), "m|", "normal/", ticket_id, again=again)
-        return self.decider.decide(DecisionInput(parsed, FULL_ATTENTION, np.arange(1), now_us, 5.0, entry))
+        return self.decider.decide(
+            DecisionInput(
+                *(parsed, FULL_ATTENTION, np.arange(1), now_us, 5.0),
+                arrived_us=now_us - round(waited_s * 1e6),
+                flow="normal/",
+                ticket_id=ticket_id,
+                again=again,
+            )
+        )
 
     def go(self, parsed: BareRequest = TEXT) -> Placed:
         decided = self.ask(parsed)

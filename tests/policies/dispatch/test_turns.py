@@ -23,10 +23,10 @@ from policies import (
     Feedback,
     Insert,
     Lanes,
+    LengthClass,
     OpLog,
     Placed,
     Queued,
-    QueueEntry,
     QueueOrder,
     Shed,
     Waiting,
@@ -39,7 +39,7 @@ PATH = b"".join(number.to_bytes(8, "little") for number in range(1, 17))
 TEXT = BareRequest("m", (PATH,), 16384, 1, 1)
 
 BUSY, ROOM, IDLE = 1_000_000, 400_000, 0
-CLAIM = QueueEntry(NOW_US, "m|", "normal/")
+CLAIM: dict[str, Any] = {"arrived_us": NOW_US, "flow": "normal/"}
 
 
 class Setup:
@@ -86,23 +86,25 @@ class Setup:
     def caches(self, worker: str) -> None:
         self.shared.publish(Insert(worker, PATH, NOW_US, True))
 
-    def decide(self, entry: QueueEntry | None = CLAIM, **changes: Any) -> Decision | Queued | Shed:
+    def decide(self, entry: dict[str, Any] | None = CLAIM, **changes: Any) -> Decision | Queued | Shed:
         parsed = msgspec.structs.replace(TEXT, **changes)
-        return self.decider.decide(DecisionInput(parsed, FULL_ATTENTION, self.slots, NOW_US, 5.0, entry))
+        return self.decider.decide(
+            DecisionInput(parsed, FULL_ATTENTION, self.slots, NOW_US, 5.0, **entry or {})
+        )
 
-    def goes(self, entry: QueueEntry | None = CLAIM) -> str:
+    def goes(self, entry: dict[str, Any] | None = CLAIM) -> str:
         decided = self.decide(entry)
         assert isinstance(decided, Decision)
         return decided.placed.worker
 
-    def held(self, entry: QueueEntry = CLAIM) -> Waiting:
+    def held(self, entry: dict[str, Any] = CLAIM) -> Waiting:
         decided = self.decide(entry)
         assert isinstance(decided, Queued)
         return decided.waiting
 
 
-def entry(**changes: Any) -> QueueEntry:
-    return msgspec.structs.replace(CLAIM, **changes)
+def entry(**changes: Any) -> dict[str, Any]:
+    return CLAIM | changes
 
 
 # 1. A worker with room.
@@ -131,7 +133,9 @@ def test_the_price_of_leaving_a_bucket_is_no_work_of_a_request_that_waits() -> N
     for number, bucket in enumerate(("0", "1")):
         labels = {"bucket": bucket}
         setup.shared.publish(WorkerPut(f"w{number}", 2, "r1", f"http://w{number}", labels=labels))
-    spilled = setup.decider.decide(DecisionInput(TEXT, FULL_ATTENTION, setup.slots, NOW_US, 5.0, CLAIM, 0))
+    spilled = setup.decider.decide(
+        DecisionInput(TEXT, FULL_ATTENTION, setup.slots, NOW_US, 5.0, LengthClass(0), **CLAIM)
+    )
     assert isinstance(spilled, Queued)
     assert (spilled.waiting.worker, spilled.waiting.service_us) == ("", pytest.approx(at_home, abs=1))
 
@@ -278,7 +282,7 @@ def test_who_may_not_go_to_all_of_its_lane_waits_for_a_worker_that_it_may_go_to(
 
 
 def test_a_ticket_says_all_that_the_order_needs() -> None:
-    op = Setup(BUSY).held(QueueEntry(NOW_US - 7, "m|", "low/acme"))
+    op = Setup(BUSY).held(entry(arrived_us=NOW_US - 7, flow="low/acme"))
     assert (op.request_id, op.at_us, op.replica, op.arrived_us) == ("a0", NOW_US, "r1", NOW_US - 7)
     assert (op.lane, op.flow, op.uncached_tokens, op.context_tokens) == ("m|", "low/acme", 4096, 4196)
 
