@@ -90,13 +90,10 @@ class _Unparsed:
 
 
 class PooledRequest(msgspec.Struct, eq=False):
-    """A request waiting for a connection of a pool, or travelling on one (`ports.UpstreamUpload`).
-
-    ``data`` is all that may have to be sent again: its head, and its body unless that is an `Upload`.
-    """
+    """A request waiting for a connection of a pool, or travelling on one (`ports.UpstreamUpload`)."""
 
     pool: "WorkerPool"
-    data: "bytes | Sequence[bytes | memoryview]"
+    data: "bytes | Sequence[bytes | memoryview]"  # its head and body, but not an `Upload`
     sink: UpstreamSink | None
     is_head: bool
     patient: bool = False

@@ -1,10 +1,8 @@
 """The head that a worker's answers repeat, so that only the first one is parsed.
 
 An engine sends the same head with each answer that comes whole, but for the length, and for the date, which
-changes once a second. So a pool remembers the last head of an answer that came whole in one read. llhttp and
-its callbacks for each header are then spared (`router.proxy.repeated_head`).
-
-    parsed ──200, with a length, whole in one read, connection kept──> known ──another one──> forgotten
+changes once a second. So a pool remembers the last head of an answer 200 that came whole in one read, and
+whose connection is kept. llhttp and its callbacks are then spared (`router.proxy.repeated_head`).
 """
 
 from collections.abc import Sequence
@@ -32,14 +30,10 @@ class KnownAnswers:
         self.known: KnownAnswer | None = None
         self._learned_s = -inf
 
-    def learn(self, data: bytes, status: int, lines: Sequence[bytes], length: int, now_s: float) -> None:
-        """Remember the head of a read that was a whole answer of this length, but a few times a second only.
-
-        ``now_s`` is when its request was sent.
-        """
-        if status != 200 or now_s - self._learned_s < LEARN_S:
+    def learn(self, data: bytes, status: int, lines: Sequence[bytes], length: int, sent_s: float) -> None:
+        """Remember the head of a read that was a whole answer; the request was sent at ``sent_s``."""
+        if status != 200 or sent_s - self._learned_s < LEARN_S:
             return
-        self._learned_s = now_s
-        halves = halves_of(data, length)
-        if halves is not None:
+        self._learned_s = sent_s
+        if (halves := halves_of(data, length)) is not None:
             self.known = KnownAnswer(*halves, status, b"".join(lines))

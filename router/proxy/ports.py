@@ -52,11 +52,7 @@ class Derived(dict[object, object]):
 
 
 class RequestHead(msgspec.Struct, frozen=True, eq=False, gc=False):
-    """The head of a client's request, as it was parsed; see `ClientRequest`.
-
-    ``keep_alive`` is True if the client lets its connection go on, ``can_chunk`` if it takes an answer in
-    chunks.
-    """
+    """The head of a `ClientRequest`; ``can_chunk`` is True if the client takes an answer in chunks."""
 
     method: bytes = b""
     path: bytes = b""
@@ -190,10 +186,7 @@ class JudgeHead(Protocol):
 
 
 class UpstreamSink(Protocol):
-    """Receiver of an answer: ``head data* (end | failed)`` or just ``failed``, and nothing after an abort.
-
-    A `WholeSink` may hear ``whole`` alone.
-    """
+    """Receiver of an answer: ``head data* (end | failed)`` or just ``failed``, and nothing after an abort."""
 
     def upstream_head(self, status: int, lines: bytes, length: int | None) -> None:
         """Take the head. Lines exclude those of the connection; length is None for chunked or until-close."""
@@ -209,7 +202,7 @@ class UpstreamSink(Protocol):
 
 
 class WholeSink:
-    """A sink that takes an answer which came at once in one call, in place of three."""
+    """An `UpstreamSink` that takes an answer which came at once in one call, in place of three."""
 
     __slots__ = ()
 
