@@ -38,6 +38,7 @@ from router.fleet import LocalWorker
 from router.gateway.endpoints import Endpoint
 from router.gateway.parsing import Identifier
 from router.handover import Pair, handovers
+from router.proxy import RequestHead
 
 COUNTED = ("sglang", "nixl")
 SIZES = ("1 KB", "64 KB", "4 MB")
@@ -85,7 +86,8 @@ def cost_us(protocol: str, endpoint: Endpoint, body: bytes, repeats: int) -> flo
     ]
     parsed = Identifier("bench").parse(endpoint, body)
     lines = b"content-type: application/json\r\nx-request-id: bench\r\n"
-    pair = Pair(parsed, b"POST", endpoint.encode(), b"", lines, (body,), b"bench", workers[0], workers[1])
+    head = RequestHead(b"POST", endpoint.encode())
+    pair = Pair(parsed, head, lines, (body,), b"bench", workers[0], workers[1])
 
     def request(_: int) -> None:
         handover.send(pair, sink)

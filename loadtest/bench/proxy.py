@@ -28,8 +28,8 @@ class Forwarding:
     def __init__(self, request: ClientRequest, connection: ClientConnection, pool: WorkerPool) -> None:
         self._connection = connection
         self._head: tuple[int, bytes, int | None] | None = None
-        lines = lines_of(request.headers, FORWARDED)
-        self._upstream = pool.send(request.method, request.path, request.query, lines, (request.body,), self)
+        lines = lines_of(request.head.headers, FORWARDED)
+        self._upstream = pool.send(request.head, lines, (request.body,), self)
 
     def pause(self) -> None:
         """Hold the worker back."""

@@ -134,7 +134,7 @@ class KeptExchange(RequestExchange):
         assert kept is not None
         assert dispatcher is not None
         assert record.endpoint is not None
-        sessions, headers = self._gateway.sessions, self._request.headers
+        sessions, headers = self._gateway.sessions, self._request.head.headers
         made = None if record.parsed is None else record.parsed.choice
         try:
             parsed = yield from self._gateway.reader.parse_in_steps(

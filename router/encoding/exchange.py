@@ -70,7 +70,7 @@ class EncoderExchange:
         self._gateway = encoding.gateway
         self._request = request
         self._client = client
-        self._path = EncoderPath(request.path.decode())
+        self._path = EncoderPath(request.head.path.decode())
         self._part, self._key, self._media = "", 0, 0
         self._local: LocalWorker | None = None
         self._upstream: UpstreamRequest | None = None
@@ -99,7 +99,7 @@ class EncoderExchange:
         gateway.sending.exchanges[self] = None
         gateway.sending.exchanges.watch()
         try:
-            headers = gateway.reader.relevant(self._request.headers)
+            headers = gateway.reader.relevant(self._request.head.headers)
             self._hides_workers = gateway.reader.hides_workers(headers)
             tenant = gateway.reader.door.tenant_of(headers)
             gateway.sending.admit(self._request.refusal)
@@ -239,9 +239,7 @@ class EncoderExchange:
 
     def _forward(self, request: ClientRequest, local: LocalWorker, sink: UpstreamSink) -> UpstreamRequest:
         return local.pool.send(
-            method=request.method,
-            path=request.path,
-            query=request.query,
+            head=request.head,
             lines=self._gateway.reader.forwarding.lines(request, self._request_id, hops=self._hops),
             body=(request.body,),
             sink=sink,

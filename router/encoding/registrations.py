@@ -13,7 +13,7 @@ from typing import NamedTuple
 import msgspec
 
 from router.errors import ClientError
-from router.proxy import ClientRequest
+from router.proxy import ClientRequest, RequestHead
 
 REGISTRATION_BYTES_MAX = 4096
 """An address and the part's name; SGLang sends some 200 bytes (``disaggregation/encode_receiver.py``)."""
@@ -72,10 +72,11 @@ class Registrations:
             )
         needed = [
             header
-            for header in request.headers
+            for header in request.head.headers
             if header[0] in KEPT_HEADERS and len(header[1]) <= HEADER_BYTES_MAX
         ]
-        registration = msgspec.structs.replace(request, headers=needed, query=b"", hop_names=frozenset())
+        head = RequestHead(request.head.method, request.head.path, headers=needed)
+        registration = msgspec.structs.replace(request, head=head)
         entry.requests.append(registration)
         self.size_bytes += _size_of(registration)
         while self.size_bytes > self._bytes_max and len(self._parts) > 1:
@@ -101,4 +102,5 @@ class Registrations:
 
 
 def _size_of(request: ClientRequest) -> int:
-    return OVERHEAD_BYTES + len(request.body) + sum(len(name) + len(value) for name, value in request.headers)
+    header_bytes = sum(len(name) + len(value) for name, value in request.head.headers)
+    return OVERHEAD_BYTES + len(request.body) + header_bytes

@@ -96,7 +96,7 @@ class RequestExchange:
         self._client = client
         self._share = share
         self._record = RequestRecord(
-            request.path, request.client, request.received_s, len(request.body), gateway=gateway
+            request.head.path, request.client, request.received_s, len(request.body), gateway=gateway
         )
 
     @property
@@ -178,7 +178,7 @@ class RequestExchange:
 
     def prompt_is_sent(self) -> None:
         """Release the body: no other worker will get it."""
-        self._request = msgspec.structs.replace(self._request, body=b"", headers=())
+        self._request = msgspec.structs.replace(self._request, body=b"")
         self._client.release_body()
 
     # From the gateway.
@@ -215,7 +215,7 @@ class RequestExchange:
         record.hides_workers = reader.hides_workers(headers)
         if gateway.spans is not None:
             record.spans = gateway.spans.begin(
-                self._request.method, record.path, headers, record.request_id, record.received_s
+                self._request.head.method, record.path, headers, record.request_id, record.received_s
             )
         record.tenant = reader.door.tenant_of(headers)
 
@@ -335,9 +335,7 @@ class RequestExchange:
         if rank >= 0:
             lines += rank_line(rank)
         attempt.upstream = send(
-            request.method,
-            request.path,
-            request.query,
+            request.head,
             lines,
             body,
             sink,
@@ -463,10 +461,10 @@ def starting(
     endpoint_of = {path: endpoint for path, endpoint in ENDPOINTS.items() if path not in others}.get
 
     def start(request: ClientRequest, connection: ClientConnection) -> Exchange:
-        endpoint = endpoint_of(request.path)
+        endpoint = endpoint_of(request.head.path)
         if endpoint is None:
             return otherwise(request, connection)
-        headers = gateway.reader.relevant(request.headers)
+        headers = gateway.reader.relevant(request.head.headers)
         exchange = maker_of(headers)(gateway, request, connection, share)
         exchange.begin(headers, endpoint)
         return exchange

@@ -51,14 +51,15 @@ class Forwarding:
         ``context`` are lines of our own trace, in place of the client's; ``hops`` the gateways passed before
         this one.
         """
-        derived = None if context else request.derived
+        head = request.head
+        derived = None if context else head.derived
         lines = None if derived is None else derived.get(self.headers)
         if not isinstance(lines, bytes):
-            hop_names = (*request.hop_names, *CONTEXT_HEADERS) if context else request.hop_names
+            hop_names = (*head.hop_names, *CONTEXT_HEADERS) if context else head.hop_names
             try:
-                lines = lines_of(request.headers, self.headers.judged, hop_names)
+                lines = lines_of(head.headers, self.headers.judged, hop_names)
             except KeyError:  # a name that was not seen before
-                lines = lines_of(request.headers, self.headers, hop_names)
+                lines = lines_of(head.headers, self.headers, hop_names)
             if derived is not None:
                 derived.put(self.headers, lines)
         return _OURS % (

@@ -19,7 +19,7 @@ import msgspec
 from router.destinations import Resolve
 from router.errors import HandoverFailed, UpstreamError
 from router.handover.bootstrap import Bootstrap, bootstrap_of
-from router.proxy import UpstreamRequest, UpstreamRules, WorkerPool
+from router.proxy import RequestHead, UpstreamRequest, UpstreamRules, WorkerPool
 
 if TYPE_CHECKING:
     from router.fleet import LocalWorker
@@ -106,7 +106,7 @@ class _Engine:
             self._waiting.append(receive)
         if self._query is None and (self._waiting or age_s > self._refresh_s):
             self._answer = b""
-            self._query = self._pool.send(b"GET", b"/query", b"", b"", (), self)
+            self._query = self._pool.send(RequestHead(b"GET", b"/query"), b"", (), self)
             self._timer = asyncio.get_running_loop().call_later(QUERY_S, self._late)
 
     def upstream_head(self, status: int, lines: bytes, length: int | None) -> None:

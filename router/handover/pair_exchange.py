@@ -249,9 +249,7 @@ class PairExchange:
 
     def _send_prefill(self, pair: Pair, body: Sequence[Piece], lines: bytes = b"") -> None:
         self._prefill = pair.prefill.pool.send(
-            pair.method,
-            pair.path,
-            pair.query,
+            pair.head,
             pair.lines + lines + rank_line(pair.prefill_rank),
             body,
             PrefillSink(self),
@@ -261,9 +259,7 @@ class PairExchange:
     def _send_decode(self, pair: Pair, body: Sequence[Piece]) -> None:
         self._answer_with(
             pair.decode.pool.send(
-                pair.method,
-                pair.path,
-                pair.query,
+                pair.head,
                 pair.lines + rank_line(pair.decode_rank),
                 body,
                 self,

@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Protocol
 import msgspec
 
 from router.errors import UpstreamError
-from router.proxy import UpstreamRequest, UpstreamSink
+from router.proxy import RequestHead, UpstreamRequest, UpstreamSink
 
 if TYPE_CHECKING:
     from router.fleet import LocalWorker
@@ -71,9 +71,7 @@ class Pair(msgspec.Struct, frozen=True, gc=False):
     """
 
     parsed: RequestFacts
-    method: bytes
-    path: bytes
-    query: bytes
+    head: RequestHead
     lines: bytes
     body: Sequence[bytes | memoryview]
     request_id: bytes

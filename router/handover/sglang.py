@@ -46,7 +46,7 @@ from router.handover.bootstrap import bootstrap_of
 from router.handover.fields import Fields, Piece
 from router.handover.pair_exchange import PairExchange
 from router.handover.ports import Leg, Pair, PairedRequest, PairSink, RequestFacts
-from router.proxy import SilentSink, UpstreamRequest, WorkerPool
+from router.proxy import RequestHead, SilentSink, UpstreamRequest, WorkerPool
 
 ABORT_S = 5.0
 """Time for an engine to answer to an abort."""
@@ -170,7 +170,7 @@ class Abort(SilentSink):
         headers.append(b"content-type: application/json\r\n")
         body = msgspec.json.encode({"rid": rid})
         self._request: UpstreamRequest = pool.send(
-            b"POST", b"/abort_request", b"", b"".join(headers), (body,), self
+            RequestHead(b"POST", b"/abort_request"), b"".join(headers), (body,), self
         )
         self._timer = asyncio.get_running_loop().call_later(wait_s, self._request.abort)
 

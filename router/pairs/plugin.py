@@ -156,9 +156,7 @@ class PairPlugin:
                 context = record.spans.sent(decision.attempt, workers, gateway.now_s())
             legs = Pair(
                 parsed,
-                request.method,
-                request.path,
-                request.query,
+                request.head,
                 gateway.reader.forwarding.lines(request, record.worker_request_id, context, record.hops),
                 edited(request.body, parsed.edits),
                 record.request_id,

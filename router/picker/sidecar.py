@@ -95,5 +95,5 @@ def send_to_sidecar(
     if pair.parsed.endpoint in SHARED_PATHS:
         prefill = urlsplit(pair.prefill.worker.url).netloc.encode()
         lines = b"%b%b: %b\r\n" % (lines, PREFILLER, prefill)
-    carried = way(pair.method, pair.path, pair.query, lines, body, sink, patient=not pair.parsed.stream)
+    carried = way(pair.head, lines, body, sink, patient=not pair.parsed.stream)
     return SidecarRequest(carried, sink)

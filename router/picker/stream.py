@@ -46,6 +46,7 @@ from router.proxy import (
     ClientRequest,
     Header,
     HeldBytes,
+    RequestHead,
     SendRequest,
     UpstreamRequest,
     UpstreamSink,
@@ -281,10 +282,7 @@ class ProxyStream:
             except RouterError as error:
                 refusal = error
         request = ClientRequest(
-            self._method,
-            self._path,
-            self._query,
-            headers,
+            RequestHead(self._method, self._path, self._query, headers),
             body if refusal is None else b"",
             _client_of(self._headers),
             gateway.now_s(),
@@ -347,9 +345,7 @@ class ProxyStream:
     def _send(
         self,
         workers: Sequence[LocalWorker],
-        method: bytes,
-        path: bytes,
-        query: bytes,
+        head: RequestHead,
         lines: bytes,
         body: Sequence[bytes | memoryview],
         sink: UpstreamSink,

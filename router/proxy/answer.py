@@ -83,6 +83,7 @@ class Answer(RequestResponseCycle):
     sink: BodySink | None = None
     """Receiver of a streamed body, once it has asked for it."""
     forwarded_for = ""
+    _pieces: list[bytes | bytearray] | None = None
     _head_sent = False
     chunked = False
     """True if its body goes out in chunks."""
@@ -98,14 +99,15 @@ class Answer(RequestResponseCycle):
         self.head = head
         self.keep_alive = head.keep_alive
         self._protocol = protocol
-        self._pieces: list[bytes | bytearray] = []
 
     # The request
 
     def add_body(self, data: bytes) -> int:
         """Add a piece of the body; return the length so far, or raise `RequestRejected` if it has no room."""
         pieces = self._pieces
-        if not pieces or len(data) >= PIECE_BYTES_MIN:
+        if pieces is None:
+            self._pieces = [data]
+        elif len(data) >= PIECE_BYTES_MIN:
             pieces.append(data)
         elif isinstance(last := pieces[-1], bytearray):
             last += data
@@ -128,7 +130,7 @@ class Answer(RequestResponseCycle):
 
     def release_body(self) -> None:
         """Drop the body, and count it no longer. Idempotent."""
-        self._pieces = []
+        self._pieces = None
         counted_bytes, self.counted_bytes = self.counted_bytes, 0
         self._protocol.held.release(counted_bytes)
 
@@ -140,27 +142,17 @@ class Answer(RequestResponseCycle):
 
     def start(self) -> None:
         """Begin the exchange. The body is complete (or refused), and every earlier answer is sent."""
-        pieces = self._pieces
-        if self.streams:
-            pieces = []
-        else:
-            self._pieces = []
         refusal = self.refusal
         if refusal is not None and not self.turned_away:
             self._refuse(refusal)
             return
-        protocol, head = self._protocol, self.head
+        body = b""
+        if self._pieces is not None and not self.streams:
+            body = b"".join(self._pieces)
+            self._pieces = None
+        protocol = self._protocol
         request = ClientRequest(
-            head.method,
-            head.path,
-            head.query,
-            head.headers,
-            b"".join(pieces),
-            self.forwarded_for or protocol.peer,
-            time.monotonic(),
-            head.hop_names,
-            refusal,
-            head.derived,
+            self.head, body, self.forwarded_for or protocol.peer, time.monotonic(), refusal
         )
         try:
             exchange = protocol.start_exchange(request, self)
@@ -185,8 +177,8 @@ class Answer(RequestResponseCycle):
 
     def deliver(self) -> None:
         """Pass what has come to the sink; in no callback of the parser, so that it may end the answer."""
-        if self.sink is not None and self._pieces:
-            pieces, self._pieces = self._pieces, []
+        if self.sink is not None and self._pieces is not None:
+            pieces, self._pieces = self._pieces, None
             self.sink.body_data(b"".join(pieces))
         if self.sink is not None and self.body_complete:
             sink, self.sink = self.sink, None
@@ -307,7 +299,7 @@ class Answer(RequestResponseCycle):
             self.release_body()
         if self.streams or self.refusal is not None:
             self.sink = None
-            self._pieces = []
+            self._pieces = None
             protocol.flow.held = False
             if self.refusal is not None or not self.body_complete:
                 protocol.close_politely()  # its body may still be on its way

@@ -52,7 +52,14 @@ class Derived(dict[object, object]):
 
 
 class RequestHead(msgspec.Struct, frozen=True, eq=False, gc=False):
-    """The head of a `ClientRequest`; ``can_chunk`` is True if the client takes an answer in chunks."""
+    """The head of a request; header names in lower case, path and query raw, the query without ``?``.
+
+    Attributes:
+        headers: ``content-length`` may be missing if the body came as a whole.
+        hop_names: Headers that ``connection`` restricts to this hop: they must not travel on.
+        can_chunk: True if the client takes an answer in chunks.
+        derived: Results of a head that the client sent before; None if it is new.
+    """
 
     method: bytes = b""
     path: bytes = b""
@@ -65,27 +72,19 @@ class RequestHead(msgspec.Struct, frozen=True, eq=False, gc=False):
 
 
 class ClientRequest(msgspec.Struct, frozen=True, gc=False):
-    """A complete client request, within limits; header names in lower case, path and query raw.
+    """A complete client request, within limits.
 
     Attributes:
-        headers: Those of the head; ``content-length`` may be missing if the body came as a whole.
         client: Peer address for the log, without the port.
         received_s: Monotonic seconds when the last byte of the body came.
-        hop_names: Headers that ``connection`` restricts to this hop: they must not travel on.
         refusal: The error that answers it; its body was not read and is empty.
-        derived: Results of its head, which the client sent before; None if it is new.
     """
 
-    method: bytes
-    path: bytes
-    query: bytes
-    headers: Sequence[Header]
+    head: RequestHead
     body: bytes
     client: str
     received_s: float
-    hop_names: frozenset[bytes] = frozenset()
     refusal: RouterError | None = None
-    derived: Derived | None = None
 
 
 class ClientConnection(Protocol):
@@ -257,9 +256,7 @@ class SendRequest(Protocol):
 
     def __call__(
         self,
-        method: bytes,
-        path: bytes,
-        query: bytes,
+        head: RequestHead,
         lines: bytes,
         body: Sequence[bytes | memoryview],
         sink: UpstreamSink,

@@ -25,7 +25,7 @@ from router.errors import UpstreamError, WorkerRefused, WorkerUnreachable
 from router.proxy.connection import PooledRequest, Upload, WorkerConnection
 from router.proxy.headers import ANSWER_HEADERS, may_pass
 from router.proxy.known_answers import KnownAnswers
-from router.proxy.ports import UpstreamSink, UpstreamUpload
+from router.proxy.ports import RequestHead, UpstreamSink, UpstreamUpload
 
 # RFC 9110 section 8.6: these carry no Content-Length when they carry no body.
 _BODYLESS_METHODS = frozenset({b"GET", b"HEAD", b"DELETE", b"OPTIONS"})
@@ -171,9 +171,7 @@ class WorkerPool:
 
     def send(
         self,
-        method: bytes,
-        path: bytes,
-        query: bytes,
+        head: RequestHead,
         lines: bytes,
         body: Sequence[bytes | memoryview],
         sink: UpstreamSink,
@@ -185,9 +183,7 @@ class WorkerPool:
         """Send a request; return at once, before the sink is called.
 
         Args:
-            method: In upper case.
-            path: Raw path, appended to the base path of the worker's URL.
-            query: Raw query without ``?``.
+            head: Its method, path and query. The path is appended to the base path of the worker's URL.
             lines: Header lines, without those of a connection (`router.proxy.headers`).
             body: Flat pieces, sent in order and not copied if large: never change them.
             sink: Receives the answer.
@@ -196,16 +192,17 @@ class WorkerPool:
             upload: Bytes written after the body, while the request is on its way. It goes out on a new
                 connection, since it could not be repeated after a stale one.
         """
-        body_bytes = sum(map(len, body))
+        method, target, body_bytes = head.method, head.path, sum(map(len, body))
         if upload is not None:
             framing = upload.framing + b"\r\n"
         elif body_bytes or method not in _BODYLESS_METHODS:
             framing = b"content-length: %d\r\n\r\n" % body_bytes
         else:
             framing = b"\r\n"
-        target = path + b"?" + query if query else path
-        head = method, b" ", self._base_path, target, self._host_line, self.authorization, lines, framing
-        data = b"".join((*head, *body)) if body_bytes <= JOINED_BYTES_MAX else (b"".join(head), *body)
+        if head.query:
+            target += b"?" + head.query
+        pieces = method, b" ", self._base_path, target, self._host_line, self.authorization, lines, framing
+        data = b"".join((*pieces, *body)) if body_bytes <= JOINED_BYTES_MAX else (b"".join(pieces), *body)
         request = PooledRequest(self, data, sink, method == b"HEAD", patient, resend)
         if upload is not None:
             request.upload = upload

@@ -52,7 +52,7 @@ class RelayExchange(RequestExchange):
         if endpoint in (Endpoint.RESPONSE, Endpoint.RESPONSE_CANCEL):
             self._ask_keeper(endpoint, tenant, headers)
             return
-        content_type = header_of(request.headers, b"content-type")
+        content_type = header_of(request.head.headers, b"content-type")
         if endpoint is Endpoint.MORE and _is_json(content_type) and request.body:
             if self._record.request_bytes >= LARGE_BODY_BYTES:
                 self._parsing = self._parse_large(endpoint, tenant, headers)
@@ -78,9 +78,10 @@ class RelayExchange(RequestExchange):
             parsed = reader.chosen(without_prompt(endpoint, form.model, tenant, request_id), headers)
             parsed = renamed(form, parsed)
         elif endpoint is Endpoint.MORE:
-            query = ModelQuery(request.query)
+            query = ModelQuery(request.head.query)
             parsed = reader.chosen(without_prompt(endpoint, query.model, tenant, request_id), headers)
-            self._request = msgspec.structs.replace(request, query=query.renamed(parsed.model))
+            head = msgspec.structs.replace(request.head, query=query.renamed(parsed.model))
+            self._request = msgspec.structs.replace(request, head=head)
         else:
             self._begin_dispatch(without_prompt(endpoint, None, tenant, request_id), headers)
             return
@@ -95,7 +96,7 @@ class RelayExchange(RequestExchange):
                 pinned_to(self._record, local)
             self._begin_dispatch(parsed, headers)
 
-        response_id = response_id_of(self._request.path)
+        response_id = response_id_of(self._request.head.path)
         if self._responses.is_on:
             find_worker(self._gateway, self._responses, tenant, response_id, found, self._go_on)
         else:

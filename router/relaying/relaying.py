@@ -31,16 +31,16 @@ class Relaying:
 
     def __call__(self, request: ClientRequest, connection: ClientConnection) -> Exchange:
         """Start one exchange."""
-        if request.path in ENCODER_PATHS:
+        if request.head.path in ENCODER_PATHS:
             return self._encode(request, connection)
-        if request.path == RESPONSES_PATH:
+        if request.head.path == RESPONSES_PATH:
             response = ResponsesExchange(self._gateway, request, connection, self._share, self._responses)
-            response.begin(self._gateway.reader.relevant(request.headers), Endpoint.RESPONSES)
+            response.begin(self._gateway.reader.relevant(request.head.headers), Endpoint.RESPONSES)
             return response
         # A path that a change of settings has just taken away is served this once.
-        endpoint = self._routes.endpoint_of(request.method, request.path) or Endpoint.MORE
+        endpoint = self._routes.endpoint_of(request.head.method, request.head.path) or Endpoint.MORE
         exchange = self._exchange(endpoint, request, connection)
-        exchange.begin(self._gateway.reader.relevant(request.headers), None)
+        exchange.begin(self._gateway.reader.relevant(request.head.headers), None)
         return exchange
 
     def _exchange(

@@ -42,8 +42,8 @@ class TunnelExchange(StreamingExchange):
 
     def _read_otherwise(self, tenant: Tenant, headers: Sequence[Header]) -> None:
         self._record.endpoint = self._endpoint
-        key = header_of(self._request.headers, b"sec-websocket-key")
-        if not key or header_of(self._request.headers, b"upgrade").strip().lower() != b"websocket":
+        key = header_of(self._request.head.headers, b"sec-websocket-key")
+        if not key or header_of(self._request.head.headers, b"upgrade").strip().lower() != b"websocket":
             raise ClientError(
                 f"{self._endpoint} is a WebSocket: ask for it with an upgrade.",
                 code="upgrade_required",
@@ -51,7 +51,7 @@ class TunnelExchange(StreamingExchange):
             )
         keep_apart(self._endpoint, tenant)
         self._early = bytearray()
-        reader, query = self._gateway.reader, ModelQuery(self._request.query)
+        reader, query = self._gateway.reader, ModelQuery(self._request.head.query)
         parsed = without_prompt(self._endpoint, query.model, tenant, self._record.worker_request_id)
         parsed = reader.chosen(parsed, headers)
         self._request = msgspec.structs.replace(self._request, query=query.renamed(parsed.model))
@@ -89,7 +89,7 @@ class TunnelExchange(StreamingExchange):
     def send(self, decision: Decision, dispatcher: Dispatcher) -> None:
         """Reserve, and ask the chosen worker for the WebSocket."""
         keeps_keys = self._gateway.reader.forwarding.passes_keys
-        lines = offer(self._request.headers, keeps_keys=keeps_keys)
+        lines = offer(self._request.head.headers, keeps_keys=keeps_keys)
         self.send_streaming(decision, dispatcher, Upload(self, tunnels=True), lines)
 
     def make_attempt(self, dispatcher: Dispatcher, reservation: Reservation) -> WorkerAttempt:

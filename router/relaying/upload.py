@@ -84,9 +84,7 @@ class StreamingExchange(RequestExchange):
             context = record.spans.sent(chosen, workers, gateway.now_s())
         forwarding = gateway.reader.forwarding
         attempt.upstream = self._upstream = local.pool.send(
-            method=request.method,
-            path=request.path,
-            query=request.query,
+            head=request.head,
             lines=forwarding.lines(request, record.worker_request_id, context, record.hops) + lines,
             body=(),
             sink=attempt,
@@ -142,7 +140,7 @@ class UploadExchange(StreamingExchange):
     def _read_otherwise(self, tenant: Tenant, headers: Sequence[Header]) -> None:
         self._record.endpoint = self._endpoint
         keep_apart(self._endpoint, tenant)
-        boundary = boundary_of(header_of(self._request.headers, b"content-type"))
+        boundary = boundary_of(header_of(self._request.head.headers, b"content-type"))
         if not boundary:
             raise ClientError(
                 f"{self._endpoint} takes a form: content-type: multipart/form-data; boundary=...",
@@ -217,7 +215,7 @@ class UploadExchange(StreamingExchange):
 
     def send(self, decision: Decision, dispatcher: Dispatcher) -> None:
         """Reserve, and send the head to the chosen worker."""
-        length = int(header_of(self._request.headers, b"content-length") or b"0")
+        length = int(header_of(self._request.head.headers, b"content-length") or b"0")
         if length:
             length += sum(len(value) - (end - start) for start, end, value in self._edits)
         self.send_streaming(decision, dispatcher, Upload(self, length or None), b"")

@@ -37,7 +37,15 @@ from router.gateway.spans import Spans
 from router.handover import Handover
 from router.metrics import Metrics
 from router.pairs import PairPlugin
-from router.proxy import ClientConnection, ClientRequest, Exchange, Header, UpstreamSink, WorkerPool
+from router.proxy import (
+    ClientConnection,
+    ClientRequest,
+    Exchange,
+    Header,
+    RequestHead,
+    UpstreamSink,
+    WorkerPool,
+)
 from router.request_trace import TraceLine
 from router.sessions import Sessions
 from router.settings import Settings
@@ -255,16 +263,14 @@ class FakePool:
 
     def send(
         self,
-        method: bytes,
-        path: bytes,
-        query: bytes,
+        head: RequestHead,
         lines: bytes,
         body: Sequence[Any],
         sink: UpstreamSink,
         **rules: Any,
     ) -> FakeUpstream:
-        sent = {"method": method, "path": path, "query": query, "lines": lines, "body": body, "sink": sink}
-        sent |= {"headers": headers_of(lines), **rules}
+        sent = {"method": head.method, "path": head.path, "query": head.query, "headers": headers_of(lines)}
+        sent |= {"lines": lines, "body": body, "sink": sink, **rules}
         upstream = FakeUpstream(self, sent)
         self.requests.append(upstream)
         return upstream
@@ -456,10 +462,7 @@ class Bench:
         self.clients.append(client)
         now_s = self.time.time()
         request = ClientRequest(
-            b"POST",
-            path,
-            b"",
-            headers,
+            RequestHead(b"POST", path, headers=headers),
             body if isinstance(body, bytes) else orjson.dumps(body),
             "127.0.0.1",
             now_s,

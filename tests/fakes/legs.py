@@ -9,7 +9,7 @@ from router.fleet import LocalWorker
 from router.gateway.endpoints import Endpoint
 from router.gateway.parsing import Identifier
 from router.handover import Pair
-from router.proxy import UpstreamSink
+from router.proxy import RequestHead, UpstreamSink
 
 
 class FakeLeg:
@@ -67,9 +67,7 @@ class FakePool:
 
     def send(
         self,
-        method: bytes,
-        path: bytes,
-        query: bytes,
+        head: RequestHead,
         lines: bytes,
         body: Sequence[Any],
         sink: UpstreamSink,
@@ -77,9 +75,9 @@ class FakePool:
         patient: bool = False,
         resend: bool = True,
     ) -> FakeLeg:
-        leg = FakeLeg(path, lines, body, sink, patient)
+        leg = FakeLeg(head.path, lines, body, sink, patient)
         if leg.path == "/abort_request":
-            assert method == b"POST"
+            assert head.method == b"POST"
             self.aborts.append(leg.fields["rid"])
         else:
             self.legs.append(leg)
@@ -154,9 +152,7 @@ def pair(
     pieces = (body,) if isinstance(body, bytes) else tuple(body)
     return Pair(
         Identifier("test", handover_allowed=True).parse(endpoint, b"".join(pieces)),
-        b"POST",
-        endpoint.encode(),
-        b"",
+        RequestHead(b"POST", endpoint.encode()),
         b"authorization: Bearer key\r\nContent-Type: application/json\r\nx-request-id: req-1\r\n",
         pieces,
         b"req-1",

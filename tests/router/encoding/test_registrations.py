@@ -12,11 +12,11 @@ from router.encoding.registrations import (
     Registrations,
 )
 from router.errors import ClientError
-from router.proxy import ClientRequest
+from router.proxy import ClientRequest, RequestHead
 
 
 def registration(body: bytes = b"{}") -> ClientRequest:
-    return ClientRequest(b"POST", b"/scheduler_receive_url", b"", [], body, "c", 0.0)
+    return ClientRequest(RequestHead(b"POST", b"/scheduler_receive_url"), body, "c", 0.0)
 
 
 @pytest.fixture
@@ -42,14 +42,11 @@ def test_of_a_head_of_64_kilobytes_only_what_is_needed_is_kept(time: VirtualTime
         (b"authorization", b"y" * 9_000),
     ]
     kept = Registrations(time.time)
-    hop_names = frozenset((b"w" * 9000,))
-    kept.add(
-        "p",
-        msgspec.structs.replace(registration(), headers=headers, query=b"z" * 9000, hop_names=hop_names),
-    )
+    head = RequestHead(b"POST", b"/", b"z" * 9000, headers, frozenset((b"w" * 9000,)))
+    kept.add("p", msgspec.structs.replace(registration(), head=head))
     (request,) = kept.of("p")
-    assert request.headers == [(b"content-type", b"application/json")]
-    assert (request.query, request.hop_names) == (b"", frozenset())
+    assert request.head.headers == [(b"content-type", b"application/json")]
+    assert (request.head.query, request.head.hop_names) == (b"", frozenset())
 
 
 def test_of_all_parts_together_the_oldest_go_first(time: VirtualTime) -> None:

@@ -11,7 +11,7 @@ from router.forwarded_headers import FORWARDED_HEADERS
 from router.gateway.endpoints import Endpoint
 from router.gateway.forwarding import HOPS_HEADER, HOPS_MAX, Forwarding, hops_of
 from router.offsets import edited
-from router.proxy import ClientRequest
+from router.proxy import ClientRequest, RequestHead
 from router.proxy.ports import DERIVED_MAX, Derived
 from router.tenant import Tenant
 
@@ -57,7 +57,8 @@ def test_a_key_of_ours_never_reaches_a_worker(sections: dict[str, Any]) -> None:
 @pytest.mark.parametrize("passes_keys", [False, True])
 def test_a_worker_sees_a_clients_key_only_if_it_is_for_workers(*, passes_keys: bool) -> None:
     headers = [(b"authorization", b"Bearer theirs"), (b"cookie", b"c"), (b"tracestate", b"t")]
-    request = ClientRequest(b"POST", b"/", b"", headers, b"{}", "127.0.0.1", 0.0, frozenset((b"tracestate",)))
+    head = RequestHead(b"POST", b"/", headers=headers, hop_names=frozenset((b"tracestate",)))
+    request = ClientRequest(head, b"{}", "127.0.0.1", 0.0)
     lines = Forwarding(FORWARDED_HEADERS, passes_keys=passes_keys).lines(request, b"mine").splitlines()
     assert lines == [
         *[b"authorization: Bearer theirs"] * passes_keys,
@@ -128,8 +129,8 @@ def test_the_lines_of_a_repeated_head_are_written_once_for_each_setting() -> Non
     """Ids, hops and a trace of ours are written each time; new patterns hold at once."""
     forwarding = Forwarding(FORWARDED_HEADERS, passes_keys=False)
     headers = [(b"accept", b"a"), (b"x-own", b"1"), (b"traceparent", b"theirs")]
-    known = ClientRequest(b"POST", b"/", b"", headers, b"", "c", 0.0, derived=Derived())
-    plain = ClientRequest(b"POST", b"/", b"", headers, b"", "c", 0.0)
+    known = ClientRequest(RequestHead(headers=headers, derived=Derived()), b"", "c", 0.0)
+    plain = ClientRequest(RequestHead(headers=headers), b"", "c", 0.0)
     for request_id in (b"one", b"two"):
         assert forwarding.lines(known, request_id) == forwarding.lines(plain, request_id)
     assert forwarding.lines(known, b"1", b"traceparent: ours\r\n", 3) == forwarding.lines(

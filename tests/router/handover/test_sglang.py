@@ -181,7 +181,7 @@ async def test_an_abort_is_json_and_has_the_key_of_the_request() -> None:
 
     class Pool(FakePool):
         def send(self, *args: Any, **kwargs: Any) -> Any:
-            seen.append(args[3])
+            seen.append(args[1])
             return super().send(*args, **kwargs)
 
     Abort(Pool(), b"authorization: Bearer key\r\nContent-Type: text/plain\r\n", "r")  # type: ignore[arg-type]

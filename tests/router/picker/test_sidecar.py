@@ -7,6 +7,7 @@ from fakes.handover import PairBench
 
 from router.handover import Pair, PairSink
 from router.picker.sidecar import SHARED_PATHS, send_to_sidecar
+from router.proxy import RequestHead
 
 
 class _Facts:
@@ -21,11 +22,12 @@ def sent(endpoint: str) -> dict[str, Any]:
     prefill, decode = bench.local("p0:80"), bench.local("d0:80")
     body: Sequence[bytes] = (b"{}",)
     lines = b"x-request-id: a\r\n"
-    pair = Pair(_Facts(endpoint), b"POST", endpoint.encode(), b"", lines, body, b"a", prefill, decode)
+    head = RequestHead(b"POST", endpoint.encode())
+    pair = Pair(_Facts(endpoint), head, lines, body, b"a", prefill, decode)
     found: list[dict[str, Any]] = []
 
     def way(*given: Any, **more: Any) -> FakeUpstream:
-        names = ("method", "path", "query", "lines", "body", "sink")
+        names = ("head", "lines", "body", "sink")
         found.append({**dict(zip(names, given, strict=True)), **more})
         return FakeUpstream(cast(FakePool, decode.pool), found[-1])
 

@@ -5,7 +5,7 @@ from typing import Any
 from fakes.process import built, settings
 
 from policies import Circuit
-from router.proxy import Header
+from router.proxy import Header, RequestHead
 
 
 async def test_a_worker_is_ejected_after_the_configured_failures() -> None:
@@ -54,7 +54,7 @@ async def test_as_many_requests_wait_for_a_worker_as_it_may_have_connections() -
     process = await built(fleet={"worker_urls": ["http://127.0.0.1:1"]}, upstream={"connections_max": 3})
     pool = process.registry.all()[0].pool
     for _ in range(5):
-        pool.send(b"GET", b"/", b"", b"", (), Unheard())
+        pool.send(RequestHead(b"GET", b"/"), b"", (), Unheard())
     assert pool.waiting == 3
     pool.close()
 

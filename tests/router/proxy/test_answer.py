@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from router.errors import ClientError, RequestRejected
-from router.proxy import UpstreamRules, WorkerPool, error_answer, retry_after
+from router.proxy import RequestHead, UpstreamRules, WorkerPool, error_answer, retry_after
 
 Until = Callable[..., Awaitable[None]]
 ReadAnswer = Callable[..., Awaitable[tuple[bytes, bytes]]]
@@ -210,7 +210,7 @@ class Forwarding:
     def __init__(self, pool: WorkerPool, exchange: Any) -> None:
         request, self.connection = exchange.request, exchange.connection
         self.failed = False
-        self.handle = pool.send(b"POST", b"/v1/x", b"", b"", [request.body], self)
+        self.handle = pool.send(RequestHead(b"POST", b"/v1/x"), b"", [request.body], self)
         exchange.pause, exchange.resume = self.handle.pause, self.handle.resume
         exchange.client_left = self.handle.abort
 

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from router.chunks import CHUNK_BYTES_MAX, WAITING_MAX, PassedChunks
 from router.errors import StreamBroken, WorkerSilent, WorkerUnreachable
-from router.proxy import PooledRequest, UpstreamRules, WorkerPool
+from router.proxy import PooledRequest, RequestHead, UpstreamRules, WorkerPool
 from router.proxy.connection import WorkerConnection
 
 Until = Callable[..., Awaitable[None]]
@@ -30,7 +30,7 @@ async def fetch(new_sink: Any, until: Until) -> AsyncIterator[Any]:
         pool = WorkerPool(url, **options)
         pools.append(pool)
         sink = new_sink()
-        sink.handle = pool.send(method, b"/v1/x", b"", b"", [body], sink)
+        sink.handle = pool.send(RequestHead(method, b"/v1/x"), b"", [body], sink)
         await until(lambda: sink.done)
         return pool, sink
 
@@ -135,7 +135,7 @@ async def test_a_connection_is_not_kept_after_an_answer_to_head(
     pool = WorkerPool(await worker.answer_with(HEAD + b"Content-Length: 0\r\n\r\n"))
     for method, kept in ((b"POST", 1), (b"HEAD", 0)):
         sink = new_sink()
-        pool.send(method, b"/v1/x", b"", b"", [], sink)
+        pool.send(RequestHead(method, b"/v1/x"), b"", [], sink)
         await until(lambda sink=sink: sink.ended)
         assert (pool.idle, pool.opened) == (kept, 1)
 
@@ -189,7 +189,7 @@ async def test_a_reset_breaks_an_answer_that_ends_with_the_connection(
 
     pool = WorkerPool(await worker.start(script))
     sink = new_sink()
-    pool.send(b"POST", b"/", b"", b"", [], sink)
+    pool.send(RequestHead(b"POST", b"/"), b"", [], sink)
     await until(lambda: sink.pieces)
     resets.set()
     await until(lambda: sink.done)
@@ -249,8 +249,8 @@ async def test_a_patient_request_waits_for_its_first_byte(worker: Any, new_sink:
 
     pool = WorkerPool(await worker.start(script), rules=UpstreamRules(5.0, 0.05, 5.0))
     sink, other = new_sink(), new_sink()
-    pool.send(b"POST", b"/", b"", b"", [], sink, patient=True)
-    pool.send(b"POST", b"/", b"", b"", [], other)
+    pool.send(RequestHead(b"POST", b"/"), b"", [], sink, patient=True)
+    pool.send(RequestHead(b"POST", b"/"), b"", [], other)
     await until(lambda: other.done)
     assert not sink.done
     more.set()
@@ -272,7 +272,7 @@ async def test_patience_begins_when_the_worker_has_taken_the_request(
 
     pool = WorkerPool(await worker.start(script, limit=2**16), rules=UpstreamRules(5.0, 0.1, 5.0))
     sink = new_sink()
-    pool.send(b"POST", b"/", b"", b"", [bytes(2**26)], sink, patient=True)
+    pool.send(RequestHead(b"POST", b"/"), b"", [bytes(2**26)], sink, patient=True)
     await until(lambda: sink.done)
     assert type(sink.error) is WorkerSilent
     assert "took nothing" in sink.error.message
@@ -321,7 +321,7 @@ async def test_a_paused_answer_is_not_idle(worker: Any, new_sink: Any, until: Un
     pool = WorkerPool(await worker.start(script), rules=UpstreamRules(5.0, 5.0, 0.08))
     sink = new_sink()
     sink.on_data = lambda: handle.pause() if len(sink.pieces) == 1 else None
-    handle = pool.send(b"POST", b"/", b"", b"", [], sink)
+    handle = pool.send(RequestHead(b"POST", b"/"), b"", [], sink)
     await until(lambda: sink.pieces)
     loop = asyncio.get_running_loop()
     paused_s = loop.time()
@@ -375,7 +375,7 @@ async def test_a_large_body_arrives_unchanged_from_memoryviews(
     view = memoryview(body)
     pool = WorkerPool(await worker.answer_with(HEAD + b"Content-Length: 0\r\n\r\n"))
     sink = new_sink()
-    pool.send(b"POST", b"/", b"", b"", [view[:100], b"spliced", view[100:]], sink)
+    pool.send(RequestHead(b"POST", b"/"), b"", [view[:100], b"spliced", view[100:]], sink)
     await until(lambda: sink.done)
 
     assert worker.requests[0][1] == body[:100] + b"spliced" + body[100:]
@@ -407,7 +407,7 @@ async def test_abort_inside_a_callback_closes_the_connection_and_ends_the_story(
     pool = WorkerPool(await worker.answer_with(HEAD + b"Content-Length: 5\r\n\r\nhello"))
     sink = new_sink()
     setattr(sink, when, lambda: handle.abort())
-    handle = pool.send(b"POST", b"/", b"", b"", [], sink)
+    handle = pool.send(RequestHead(b"POST", b"/"), b"", [], sink)
     await until(lambda: worker.closed_connections)
 
     assert not sink.done
@@ -432,7 +432,7 @@ async def test_a_worker_that_is_not_read_stops_writing(worker: Any, new_sink: An
     pool = WorkerPool(await worker.start(script))
     sink = new_sink()
     sink.on_data = lambda: handle.pause()
-    handle = pool.send(b"POST", b"/", b"", b"", [], sink)
+    handle = pool.send(RequestHead(b"POST", b"/"), b"", [], sink)
     await until(lambda: sink.pieces)
     before = -1
     while before != written:

@@ -192,7 +192,7 @@ async def talk(pieces: Sequence[bytes]) -> Talk:
     talk = Talk()
 
     def start(request: ClientRequest, connection: ClientConnection) -> Echo:
-        talk.served.append((request.method, request.path, request.body))
+        talk.served.append((request.head.method, request.head.path, request.body))
         return Echo(request, connection)
 
     protocol = make_protocol(

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from router.proxy import PooledRequest, UpstreamSink, WholeSink, WorkerPool
+from router.proxy import PooledRequest, RequestHead, UpstreamSink, WholeSink, WorkerPool
 from router.proxy.connection import Upload, WorkerConnection
 from router.proxy.known_answers import LEARN_S, KnownAnswer, KnownAnswers
 from router.proxy.repeated_head import halves_of
@@ -71,7 +71,7 @@ class Line:
     def ask(self, *reads: bytes, method: bytes = b"POST") -> Any:
         """Send a request, and let the worker answer with these reads."""
         sink = self.new_sink()
-        sink.handle = self.pool.send(method, b"/v1/x", b"", b"", [b"{}"], sink)
+        sink.handle = self.pool.send(RequestHead(method, b"/v1/x"), b"", [b"{}"], sink)
         assert sink.handle.connection is self.connection
         for read in reads:
             if not self.connection.closed:
@@ -152,7 +152,7 @@ async def test_a_sink_that_takes_answers_whole_hears_one_call_when_the_connectio
             self.heard = (*told, line.pool.idle)
 
     sink = Whole()
-    line.pool.send(b"POST", b"/v1/x", b"", b"", [b"{}"], cast("UpstreamSink", sink))
+    line.pool.send(RequestHead(b"POST", b"/v1/x"), b"", [b"{}"], cast("UpstreamSink", sink))
     line.connection.data_received(answer(b"x"))
     lines = b"date: Sat, 28 Nov 2026 03:22:12 GMT\r\ncontent-type: application/json\r\n"
     assert sink.heard == (200, lines, b"x", 1)
@@ -162,7 +162,7 @@ async def test_a_sink_may_abort_at_any_piece_of_a_known_answer(line: Line) -> No
     line.ask(answer(b"hello"))
     sink = line.new_sink()
     sink.on_head = lambda: sink.handle.abort()
-    sink.handle = line.pool.send(b"POST", b"/v1/x", b"", b"", [b"{}"], sink)
+    sink.handle = line.pool.send(RequestHead(b"POST", b"/v1/x"), b"", [b"{}"], sink)
     line.connection.data_received(answer(b"hello"))
     assert (sink.status, sink.body, sink.ended, line.pool.open) == (200, b"", False, 0)
 

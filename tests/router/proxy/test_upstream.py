@@ -10,7 +10,7 @@ import pytest
 import trustme
 
 from router.errors import StreamBroken, WorkerRefused, WorkerUnreachable
-from router.proxy import UpstreamRules, WorkerPool
+from router.proxy import RequestHead, UpstreamRules, WorkerPool
 from router.proxy.connection import STALE_S, WorkerConnection
 from router.proxy.upstream import CHECKED_AT_ONCE
 
@@ -24,7 +24,7 @@ async def test_the_request_is_written_as_a_worker_expects_it(
     url = await worker.answer_with(OK)
     pool = WorkerPool(url + "/base/")
     sink = new_sink()
-    pool.send(b"POST", b"/v1/x", b"a=1", b"authorization: Bearer x\r\n", [b"{", b"}"], sink)
+    pool.send(RequestHead(b"POST", b"/v1/x", b"a=1"), b"authorization: Bearer x\r\n", [b"{", b"}"], sink)
     await until(lambda: sink.done)
 
     head, body = worker.requests[0]
@@ -40,7 +40,7 @@ async def test_the_request_is_written_as_a_worker_expects_it(
 async def test_the_sink_hears_nothing_before_send_returns(worker: Any, new_sink: Any, until: Until) -> None:
     pool = WorkerPool(await worker.answer_with(OK), waiting_max=0)
     sink = new_sink()
-    pool.send(b"POST", b"/", b"", b"", [], sink)
+    pool.send(RequestHead(b"POST", b"/"), b"", [], sink)
     assert not sink.done
     await until(lambda: sink.done)
 
@@ -52,7 +52,7 @@ async def test_a_connection_is_used_again(worker: Any, new_sink: Any, until: Unt
     pool = WorkerPool(await worker.answer_with(OK))
     for _ in range(5):
         sink = new_sink()
-        pool.send(b"POST", b"/", b"", b"", [b"x"], sink)
+        pool.send(RequestHead(b"POST", b"/"), b"", [b"x"], sink)
         await until(lambda sink=sink: sink.done)
         assert sink.body == b"ok"
 
@@ -66,7 +66,7 @@ async def test_connections_are_bounded_and_requests_wait_in_order(
     pool = WorkerPool(await worker.answer_with(OK), UpstreamRules(connections_max=2))
     sinks = [new_sink() for _ in range(20)]
     for number, sink in enumerate(sinks):
-        pool.send(b"POST", b"/", b"", b"", [b"%d" % number], sink)
+        pool.send(RequestHead(b"POST", b"/"), b"", [b"%d" % number], sink)
     assert pool.waiting == 20
     await until(lambda: all(sink.done for sink in sinks))
 
@@ -90,10 +90,10 @@ async def test_a_request_beyond_the_queue_fails_and_one_that_waits_too_long_too(
         waiting_max=1,
     )
     busy, waits, beyond = new_sink(), new_sink(), new_sink()
-    pool.send(b"POST", b"/", b"", b"", [], busy)
+    pool.send(RequestHead(b"POST", b"/"), b"", [], busy)
     await until(lambda: pool.in_use == 1)
-    pool.send(b"POST", b"/", b"", b"", [], waits)
-    pool.send(b"POST", b"/", b"", b"", [], beyond)
+    pool.send(RequestHead(b"POST", b"/"), b"", [], waits)
+    pool.send(RequestHead(b"POST", b"/"), b"", [], beyond)
     await until(lambda: beyond.done)
     assert not waits.done
     await until(lambda: waits.done)
@@ -107,9 +107,9 @@ async def test_a_request_beyond_the_queue_fails_and_one_that_waits_too_long_too(
 async def test_an_aborted_request_leaves_the_queue(worker: Any, new_sink: Any, until: Until) -> None:
     pool = WorkerPool(await worker.answer_with(OK), UpstreamRules(connections_max=1))
     first, second, third = new_sink(), new_sink(), new_sink()
-    pool.send(b"POST", b"/", b"", b"", [b"1"], first)
-    pool.send(b"POST", b"/", b"", b"", [b"2"], second).abort()
-    pool.send(b"POST", b"/", b"", b"", [b"3"], third)
+    pool.send(RequestHead(b"POST", b"/"), b"", [b"1"], first)
+    pool.send(RequestHead(b"POST", b"/"), b"", [b"2"], second).abort()
+    pool.send(RequestHead(b"POST", b"/"), b"", [b"3"], third)
     await until(lambda: third.done)
 
     assert [body for _, body in worker.requests] == [b"1", b"3"]
@@ -132,7 +132,7 @@ async def test_a_request_on_a_stale_connection_is_sent_once_more(
     pool.on_idle_closed = lambda: told.append(1)
     for _ in range(3):
         sink = new_sink()
-        pool.send(b"POST", b"/", b"", b"", [b"x"], sink)
+        pool.send(RequestHead(b"POST", b"/"), b"", [b"x"], sink)
         await until(lambda sink=sink: sink.done)
         assert sink.ended
 
@@ -150,9 +150,9 @@ async def test_a_request_is_sent_once_more_only_once(worker: Any, new_sink: Any,
 
     pool = WorkerPool(await worker.start(script))
     first, second = new_sink(), new_sink()
-    pool.send(b"POST", b"/", b"", b"", [b"x"], first)
+    pool.send(RequestHead(b"POST", b"/"), b"", [b"x"], first)
     await until(lambda: first.done)
-    pool.send(b"POST", b"/", b"", b"", [b"x"], second)
+    pool.send(RequestHead(b"POST", b"/"), b"", [b"x"], second)
     await until(lambda: second.done)
 
     assert type(second.error) is WorkerUnreachable
@@ -177,9 +177,9 @@ async def _second_request(
 
     pool = WorkerPool(await worker.start(script, limit=2**16), may_resend=lambda: may_resend)
     first, second = new_sink(), new_sink()
-    pool.send(b"POST", b"/", b"", b"", [b"x"], first)
+    pool.send(RequestHead(b"POST", b"/"), b"", [b"x"], first)
     await until(lambda: first.done)
-    pool.send(b"POST", b"/", b"", b"", [body], second, **how)
+    pool.send(RequestHead(b"POST", b"/"), b"", [body], second, **how)
     await until(lambda: second.done)
     assert pool.reused == 1
     pool.close()
@@ -249,7 +249,7 @@ async def test_an_idle_connection_that_the_worker_closes_is_forgotten(
     told: list[int] = []
     pool.on_idle_closed = lambda: told.append(pool.open)
     sink = new_sink()
-    pool.send(b"POST", b"/", b"", b"", [], sink)
+    pool.send(RequestHead(b"POST", b"/"), b"", [], sink)
     await until(lambda: sink.done)
     await until(lambda: pool.open == 0)
 
@@ -269,7 +269,7 @@ async def test_an_idle_worker_that_speaks_is_cut_off(worker: Any, new_sink: Any,
     speak = asyncio.Event()
     pool = WorkerPool(await worker.start(script))
     sink = new_sink()
-    pool.send(b"POST", b"/", b"", b"", [], sink)
+    pool.send(RequestHead(b"POST", b"/"), b"", [], sink)
     await until(lambda: pool.idle == 1)
     speak.set()
     await until(lambda: pool.open == 0)
@@ -281,7 +281,7 @@ async def test_idle_connections_are_closed_after_their_time(worker: Any, new_sin
     told: list[int] = []
     pool.on_idle_closed = lambda: told.append(1)
     sink = new_sink()
-    pool.send(b"POST", b"/", b"", b"", [], sink)
+    pool.send(RequestHead(b"POST", b"/"), b"", [], sink)
     await until(lambda: sink.done)
     await until(lambda: pool.open == 0)
     await until(lambda: worker.closed_connections == 1)
@@ -324,7 +324,7 @@ async def test_silence_is_noticed_on_every_one_of_many_connections(new_sink: Any
             connection.connection_made(cast("asyncio.Transport", Unanswered(sock)))
             pool._connections.add(connection)
             pool.release(connection)
-            request = pool.send(b"POST", b"/", b"", b"", [b"x"], sink)
+            request = pool.send(RequestHead(b"POST", b"/"), b"", [b"x"], sink)
             if sink not in silent:
                 request.pause()
         pool._connect_more()
@@ -342,7 +342,7 @@ async def test_nobody_listening_is_unreachable(new_sink: Any, until: Until) -> N
         pool = WorkerPool(f"http://127.0.0.1:{port}")
         sinks = [new_sink() for _ in range(3)]
         for sink in sinks:
-            pool.send(b"POST", b"/", b"", b"", [], sink)
+            pool.send(RequestHead(b"POST", b"/"), b"", [], sink)
         await until(lambda: all(sink.done for sink in sinks))
 
     assert {sink.error.code for sink in sinks} == {"upstream_unreachable"}
@@ -362,7 +362,7 @@ async def test_a_worker_that_does_not_accept_is_a_connect_timeout(new_sink: Any,
             fillers.append(filler)
         pool = WorkerPool(f"http://127.0.0.1:{sock.getsockname()[1]}", rules=UpstreamRules(0.1, 5.0, 5.0))
         sink = new_sink()
-        pool.send(b"POST", b"/", b"", b"", [], sink)
+        pool.send(RequestHead(b"POST", b"/"), b"", [], sink)
         await until(lambda: sink.done)
         for filler in fillers:
             filler.close()
@@ -380,12 +380,12 @@ async def test_close_fails_what_waits_and_what_is_in_flight(worker: Any, new_sin
 
     pool = WorkerPool(await worker.start(script), UpstreamRules(connections_max=1))
     flying, waiting, late = new_sink(), new_sink(), new_sink()
-    pool.send(b"POST", b"/", b"", b"", [], flying)
+    pool.send(RequestHead(b"POST", b"/"), b"", [], flying)
     await until(lambda: flying.pieces)
-    pool.send(b"POST", b"/", b"", b"", [], waiting)
+    pool.send(RequestHead(b"POST", b"/"), b"", [], waiting)
     pool.close()
     pool.close()
-    pool.send(b"POST", b"/", b"", b"", [], late)
+    pool.send(RequestHead(b"POST", b"/"), b"", [], late)
     await until(lambda: late.done)
 
     assert type(flying.error) is StreamBroken
@@ -407,7 +407,7 @@ async def test_drain_lets_requests_in_flight_finish_and_keeps_nothing(
     answer = asyncio.Event()
     pool = WorkerPool(await worker.start(script))
     sink = new_sink()
-    pool.send(b"POST", b"/", b"", b"", [], sink)
+    pool.send(RequestHead(b"POST", b"/"), b"", [], sink)
     await until(lambda: pool.in_use == 1)
     pool.drain()
     answer.set()
@@ -435,11 +435,11 @@ async def test_a_worker_behind_tls_is_verified(worker: Any, new_sink: Any, until
     body = bytes(range(256)) * 4000
     for _ in range(2):
         sink = new_sink()
-        good.send(b"POST", b"/", b"", b"", [body], sink)
+        good.send(RequestHead(b"POST", b"/"), b"", [body], sink)
         await until(lambda sink=sink: sink.done)
         assert sink.body == body
     refused = new_sink()
-    bad.send(b"POST", b"/", b"", b"", [], refused)
+    bad.send(RequestHead(b"POST", b"/"), b"", [], refused)
     await until(lambda: refused.done)
 
     assert good.reused == 1
@@ -463,7 +463,7 @@ async def test_a_worker_may_have_an_ipv6_address(new_sink: Any, until: Until) ->
     port = server.sockets[0].getsockname()[1]
     pool = WorkerPool(f"http://[::1]:{port}")
     sink = new_sink()
-    pool.send(b"GET", b"/", b"", b"", [], sink)
+    pool.send(RequestHead(b"GET", b"/"), b"", [], sink)
     await until(lambda: sink.done)
 
     assert heads[0] == b"GET / HTTP/1.1\r\nhost: [::1]:%d\r\n\r\n" % port
@@ -493,7 +493,7 @@ async def test_other_timeouts_hold_for_what_is_in_flight(worker: Any, new_sink: 
 
     hour = UpstreamRules(3600, 3600, 3600, keepalive_s=3600)
     pool, sink = WorkerPool(await worker.start(script), hour), new_sink()
-    pool.send(b"POST", b"/", b"", b"", [b"x"], sink)
+    pool.send(RequestHead(b"POST", b"/"), b"", [b"x"], sink)
     await until(lambda: pool.in_use == 1)
     pool.rules = UpstreamRules(3600, 0.01, 3600, keepalive_s=0.01)
     await until(lambda: sink.done)
@@ -516,7 +516,7 @@ async def test_a_connection_is_made_to_the_first_of_the_resolved_addresses_that_
     port = int(url.rpartition(":")[2])
     pool = WorkerPool(f"http://worker.invalid:{port}", resolve=resolve)
     sink = new_sink()
-    pool.send(b"POST", b"/", b"", b"", [b"x"], sink)
+    pool.send(RequestHead(b"POST", b"/"), b"", [b"x"], sink)
     await until(lambda: sink.done)
 
     assert (sink.body, asked) == (b"ok", [("worker.invalid", port)])
@@ -532,7 +532,7 @@ async def test_a_name_without_an_address_that_is_allowed_is_an_unreachable_worke
 
     pool = WorkerPool("http://worker.invalid:1", resolve=resolve)
     sink = new_sink()
-    pool.send(b"POST", b"/", b"", b"", [b"x"], sink)
+    pool.send(RequestHead(b"POST", b"/"), b"", [b"x"], sink)
     await until(lambda: sink.done)
 
     assert isinstance(sink.error, WorkerUnreachable)

@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 from fakes.gateway import Bench, FakeClient
 
-from router.proxy import ClientRequest
+from router.proxy import ClientRequest, RequestHead
 from router.relaying import Relaying, Routes
 from router.relaying.relay import RelayExchange
 from router.shared import StoredResponses
@@ -21,7 +21,7 @@ def test_calls_of_encoders_go_to_their_own_exchange(
         started.append(request)
 
     relaying = Relaying(bench.gateway, Routes(bench.settings), encode, responses)
-    request = ClientRequest(b"POST", path, b"", (), b"{}", "", 0.0)
+    request = ClientRequest(RequestHead(b"POST", path), b"{}", "", 0.0)
     relaying(request, None)  # type: ignore[arg-type]
     assert started == [request]
 
@@ -31,7 +31,7 @@ def test_a_stored_response_is_asked_for_without_a_body(bench: Bench, responses: 
     bench.clients.append(client)
     relaying = Relaying(bench.gateway, Routes(bench.settings), lambda *_: None, responses)  # type: ignore[arg-type, return-value]
     request = ClientRequest(
-        b"GET", b"/v1/responses/resp_1", b"stream=true", (), b"", "", bench.gateway.now_s()
+        RequestHead(b"GET", b"/v1/responses/resp_1", b"stream=true"), b"", "", bench.gateway.now_s()
     )
     assert isinstance(relaying(request, client), RelayExchange)
     sent = bench.upstream.sent

@@ -8,7 +8,7 @@ import pytest
 from fakes.gateway import Bench, FakeClient
 
 from router.errors import ClientError, NoWorker
-from router.proxy import ClientRequest
+from router.proxy import ClientRequest, RequestHead
 from router.relaying import Relaying, Routes
 from router.relaying.responses import IdReader, fields_of, worker_of
 from router.shared import StoredResponses
@@ -29,7 +29,7 @@ def ask(bench: Bench, responses: StoredResponses) -> Ask:
         bench.clients.append(client)
         body = orjson.dumps({"model": "m", "input": "Hello", **fields})
         path, now_s = b"/v1/responses", bench.gateway.now_s()
-        relaying(ClientRequest(b"POST", path, b"", (), body, "", now_s), client)
+        relaying(ClientRequest(RequestHead(b"POST", path), body, "", now_s), client)
         return client
 
     return post
