@@ -65,6 +65,7 @@ class Answer(RequestResponseCycle):
     message_event = asyncio.Event()
     disconnected = False
     response_complete = False
+    """True once its last byte is written, or its client has left."""
 
     body_complete = False
     expects_continue = False
@@ -212,7 +213,7 @@ class Answer(RequestResponseCycle):
 
     def switch_protocols(self, lines: bytes) -> None:
         """Answer 101; from now on bytes pass unframed."""
-        if self.disconnected or self.response_complete:
+        if self.response_complete:
             return
         self._head_sent = True
         self.keep_alive = False
@@ -224,24 +225,22 @@ class Answer(RequestResponseCycle):
 
     def send_head(self, status: int, lines: bytes, *, length: int | None, body: bytes = b"") -> None:
         """Begin the answer; frame it as the client's HTTP version and the status allow."""
-        if self.disconnected or self.response_complete:
+        if self.response_complete:
             return
         assert not self._head_sent
         self._head_sent = True
-        framing = b""
         if self.head.method == b"HEAD" or status in BODYLESS:
             self._bodyless = True
             self._left_bytes = 0
-            if length is not None and status != 204:
-                framing = b"content-length: %d\r\n" % length
+            framing = b"" if length is None or status == 204 else b"content-length: %d\r\n" % length
         elif length is not None:
-            self._left_bytes = left_bytes = length - len(body)
-            assert left_bytes >= 0, "more body than was announced"
+            self._left_bytes = length - len(body)
             framing = b"content-length: %d\r\n" % length
         elif self.head.can_chunk:
             self.chunked = True
             framing = b"transfer-encoding: chunked\r\n"
         else:
+            framing = b""
             self.keep_alive = False
         if self.keep_alive and (
             (self.streams and not self.body_complete)
@@ -259,7 +258,7 @@ class Answer(RequestResponseCycle):
 
     def send_body(self, data: bytes) -> None:
         """Pass on body bytes, as a chunk if the answer is chunked."""
-        if data and not (self.disconnected or self.response_complete or self._bodyless):
+        if data and not (self.response_complete or self._bodyless):
             left_bytes = self._left_bytes
             if left_bytes is not None:
                 assert len(data) <= left_bytes, "more body than was announced"
@@ -284,7 +283,7 @@ class Answer(RequestResponseCycle):
 
     def finish(self) -> None:
         """End the answer. Fewer bytes than announced abort it."""
-        if self.disconnected or self.response_complete:
+        if self.response_complete:
             return
         assert self._head_sent
         if self._left_bytes:
@@ -310,9 +309,9 @@ class Answer(RequestResponseCycle):
 
     def abort(self) -> None:
         """Close the connection so that the client notices."""
-        if self.disconnected or self.response_complete:
+        if self.response_complete:
             return
-        self.disconnected = self.response_complete = True
+        self.response_complete = True
         self.exchange = self.sink = None
         self.release_body()
         protocol = self._protocol
@@ -325,9 +324,9 @@ class Answer(RequestResponseCycle):
 
     def leave(self) -> None:
         """Tell the exchange once that its client is gone."""
-        if self.disconnected or self.response_complete:
+        if self.response_complete:
             return
-        self.disconnected = True
+        self.response_complete = True
         exchange, self.exchange = self.exchange, None
         self.sink = None
         if exchange is not None:
