@@ -164,4 +164,4 @@ class KeptExchange(RequestExchange):
         """End an answer that is complete although its worker broke off."""
         self.finish("completed", 200)
         self._client.finish()
-        self._record.closed("completed", 200, self._gateway.log.now_us())
+        self._record.close("completed", 200, self._gateway.log.now_us())

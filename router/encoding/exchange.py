@@ -27,7 +27,7 @@ from router.errors import (
     WorkerSilent,
 )
 from router.fleet import LocalWorker
-from router.gateway.answer import answered_error, crashed, without_worker
+from router.gateway.answer import answered_error, crashed, told, without_worker
 from router.gateway.blame import Blame, Failure
 from router.gateway.endpoints import EncoderPath
 from router.gateway.forwarding import hops_of
@@ -114,10 +114,8 @@ class EncoderExchange:
                 if self._path is EncoderPath.RECEIVE_URL:
                     self._encoding.registrations.add(self._part, self._request)
                 self._follow()
-        except RouterError as error:
-            self._fail(error)
-        except Exception:  # noqa: BLE001 - the top of a request
-            self._fail(crashed())
+        except Exception as error:  # noqa: BLE001 - the top of a request
+            self._fail(told(error))
 
     def pause(self) -> None:
         """The language worker reads too slowly."""

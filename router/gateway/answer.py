@@ -47,6 +47,11 @@ def crashed() -> RouterError:
     return RouterError("The gateway failed to serve this request; its log says why.")
 
 
+def told(error: Exception) -> RouterError:
+    """Return the client's error for the exception being handled, which may be a mistake of ours."""
+    return error if isinstance(error, RouterError) else crashed()
+
+
 def without_worker(error: RouterError) -> RouterError:
     """Return an error without details of workers, for clients that may not see them."""
     if not isinstance(error, UpstreamError) or error.code == "request_timeout":
@@ -70,7 +75,7 @@ def error_of(refusal: QueueRefusal) -> RouterError:
                 return RequestRejected(message, retry_after_s=retry_after_s, code=SLO_UNREACHABLE)
             return NoWorker("No worker can take a request now.", retry_after_s=retry_after_s)
         case Unserved(error=error):
-            return error if isinstance(error, RouterError) else crashed()
+            return told(error)
         case Displaced(retry_after_s=retry_after_s):
             return RequestDisplaced(retry_after_s=retry_after_s)
         case Expired(waited_s=waited_s, by_operator=by_operator):

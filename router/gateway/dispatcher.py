@@ -23,7 +23,7 @@ from router.errors import (
     WorkerSilent,
 )
 from router.fleet import LocalWorker
-from router.gateway.answer import crashed, error_of
+from router.gateway.answer import crashed, error_of, told
 from router.gateway.attempt import WorkerAttempt
 from router.gateway.blame import Blame, Failure
 from router.gateway.choosing import choose, untried
@@ -103,10 +103,8 @@ class Dispatcher(msgspec.Struct, eq=False):
         try:
             decider = self.gateway.placing.decider
             return choose(self.gateway, decider, self.record, self.parsed, self.tried, ticket_id, turn)
-        except RouterError as error:
-            return Unserved(error)
-        except Exception:  # noqa: BLE001 - the top of a request
-            return Unserved(crashed())
+        except Exception as error:  # noqa: BLE001 - the top of a request
+            return Unserved(told(error))
 
     def dispatched(self, decision: Decision) -> None:
         """Send: it is this request's turn."""

@@ -12,7 +12,6 @@ begins then. A request that a prefill and a decode worker share is one attempt, 
 """
 
 from collections.abc import Callable, Sequence
-from typing import Protocol
 
 import msgspec
 
@@ -27,7 +26,7 @@ from router.errors import (
     WorkerSilent,
 )
 from router.fleet import LocalWorker
-from router.gateway.answer import crashed, error_event, without_worker
+from router.gateway.answer import error_event, told, without_worker
 from router.gateway.attempt import Owner, Retries, WorkerAttempt
 from router.gateway.dispatcher import Dispatcher
 from router.gateway.edits import appended
@@ -55,23 +54,11 @@ from router.proxy import (
 from router.shared import Charge
 from router.tenant import Tenant
 
-
-class ShareRequest(Protocol):
-    """Sends a request to the two workers that share it (`router.pairs`)."""
-
-    def __call__(
-        self,
-        gateway: Gateway,
-        decision: Decision,
-        request: ClientRequest,
-        record: RequestRecord,
-        parsed: ParsedRequest,
-        client: ClientConnection,
-        owner: Owner,
-        retries: Retries,
-        /,
-    ) -> WorkerAttempt:
-        """Reserve on both, and send; nothing stays reserved if it raises."""
+ShareRequest = Callable[
+    [Gateway, Decision, ClientRequest, RequestRecord, ParsedRequest, ClientConnection, Owner, Retries],
+    WorkerAttempt,
+]
+"""Reserves on two workers, and sends to both (`router.pairs`); nothing stays reserved if it raises."""
 
 
 class RequestExchange:
@@ -139,10 +126,8 @@ class RequestExchange:
                 self._begin_dispatch(parsed, headers)
             else:
                 self._begin_tokenizing(gateway.tokenizing, parsed, headers)
-        except RouterError as error:
-            self.fail(error)
-        except Exception:  # noqa: BLE001 - the top of a request
-            self.fail(crashed())
+        except Exception as error:  # noqa: BLE001 - the top of a request
+            self.fail(told(error))
 
     def pause(self) -> None:
         """Stop reading the answer: the client is too slow."""
@@ -243,10 +228,8 @@ class RequestExchange:
             return
         try:
             step()
-        except RouterError as error:
-            self.fail(error)
-        except Exception:  # noqa: BLE001 - the top of a request
-            self.fail(crashed())
+        except Exception as error:  # noqa: BLE001 - the top of a request
+            self.fail(told(error))
 
     def _begin_dispatch(self, parsed: ParsedRequest, headers: Sequence[Header]) -> None:
         """Dispatch the parsed request for the first time, within its tenant's limits."""
@@ -288,12 +271,9 @@ class RequestExchange:
                 self._begin_dispatch(parsed, headers)
             else:
                 self._begin_tokenizing(self._gateway.tokenizing, parsed, headers)
-        except RouterError as error:
+        except Exception as error:  # noqa: BLE001 - the top of a request
             self._parsing = None
-            self.fail(error)
-        except Exception:  # noqa: BLE001 - the top of a request
-            self._parsing = None
-            self.fail(crashed())
+            self.fail(told(error))
 
     # From its dispatcher (`router.gateway.dispatcher.Sender`).
 

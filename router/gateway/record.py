@@ -135,7 +135,7 @@ class RequestRecord(RecentDecision, eq=False, kw_only=True):
         if outcome != "completed":  # otherwise once the engine's counts are known
             if error is not None:
                 self.detail = error.message[:TEXT_CHARS_MAX]
-            self._close(outcome, status, gateway.log.now_us())
+            self.close(outcome, status, gateway.log.now_us())
 
     def _log_fields(self, outcome: str, status: int, error: RouterError | None) -> dict[str, object]:
         parsed, attempt = self.parsed, self.attempt
@@ -193,7 +193,7 @@ class RequestRecord(RecentDecision, eq=False, kw_only=True):
             usage = pair.understood(find_usage(parsed.endpoint, pair.usage), usage)
         elif usage is not None:
             usage = feedback.understood(attempt.worker_id, usage)
-        self._close("completed", status, now_us, usage)
+        self.close("completed", status, now_us, usage)
         prefill_s, decode_s = None, 0.0
         if parsed.stream:
             decode_s = self.ended_s - self.first_byte_s
@@ -220,11 +220,7 @@ class RequestRecord(RecentDecision, eq=False, kw_only=True):
         self.gateway.metrics.streamed(self.answered_s - self.received_s, error_s, decode_s, tokens)
         return prefill_s
 
-    def closed(self, outcome: str, status: int, now_us: int) -> None:
-        """Report the end of what completed without counts to learn from."""
-        self._close(outcome, status, now_us)
-
-    def _close(self, outcome: str, status: int, now_us: int, usage: Usage | None = None) -> None:
+    def close(self, outcome: str, status: int, now_us: int, usage: Usage | None = None) -> None:
         """Report the end to its tenant's limits, the trace, the spans and the views, and keep no more."""
         parsed, reports = self.parsed, self.gateway.reports
         self.outcome = outcome

@@ -163,7 +163,7 @@ class TunnelAttempt(WorkerAttempt):
         gateway.registry.circuits.succeeded(reservation.local, now_us, reservation.attempt.placed_us)
         reservation.release(abandoned=False, prefilled_us=now_us)
         self.owner.finish("completed", SWITCHED)
-        self.record.closed("completed", SWITCHED, now_us)
+        self.record.close("completed", SWITCHED, now_us)
 
 
 def offer(headers: Sequence[Header], *, keeps_keys: bool) -> bytes:
