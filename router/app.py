@@ -258,7 +258,7 @@ class GatewayProcess:
             reader,
             Telemetry(
                 metrics=self.metrics,
-                request_log=request_log,
+                request_log=request_log(),
                 trace_request=None if self._trace is None else self._trace.record,
                 spans=self._spans,
             ),

@@ -1,7 +1,7 @@
 """Logs: one JSON object per line on standard error.
 
     logger.info("worker ejected", extra={"event": "worker.ejected", ...})  ─┐
-    request_log({"event": "request.finished", ...})  (the fast path)       ─┴─> bounded lines ─> thread ─> fd
+    request_log()({"event": "request.finished", ...})  (the fast path)     ─┴─> bounded lines ─> thread ─> fd
 
     {"time":"2026-11-21T04:00:00.123Z","level":"info","event":"worker.ejected","message":"worker ejected",...}
 
@@ -19,7 +19,7 @@ import select
 import threading
 import time
 from collections import deque
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from itertools import repeat
 from multiprocessing.util import Finalize
@@ -341,12 +341,11 @@ def log_from(level: str) -> None:
         logging.getLogger().setLevel(level.upper())
 
 
-def request_log(fields: Mapping[str, object]) -> None:
-    """Log the end of a request (`Logs.request_log`); before `configure_logs`, the way `logging` is set up."""
+def request_log() -> Callable[[Mapping[str, object]], None]:
+    """Return `Logs.request_log`; before `configure_logs` what logs the way `logging` is set up."""
     if _logs is not None:
-        _logs.request_log(fields)
-    else:
-        logging.getLogger(__name__).info("request finished", extra=dict(fields))
+        return _logs.request_log
+    return lambda fields: logging.getLogger(__name__).info("request finished", extra=dict(fields))
 
 
 def lines_dropped() -> int:

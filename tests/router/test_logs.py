@@ -112,7 +112,7 @@ def test_the_level_may_change_while_lines_are_written(pipe: Pipe) -> None:
     for level in ("warning", "debug"):
         log_from(level)
         logging.getLogger("router").debug("quiet at first")
-        request_log({"event": "request.finished"})
+        request_log()({"event": "request.finished"})
     logs.close()
     assert [entry["message"] for entry in entries(pipe)] == ["quiet at first", "request finished"]
 
@@ -252,7 +252,7 @@ from router.logs import configure_logs, lines_dropped, request_log
 def serve(name):
     configure_logs("info")
     logging.getLogger("router").info(name)
-    request_log({"event": "request.finished", "by": name})
+    request_log()({"event": "request.finished", "by": name})
     assert lines_dropped() == 0
 
 if __name__ == "__main__":
@@ -281,7 +281,7 @@ def test_before_the_logs_are_configured_a_request_line_goes_the_way_of_logging()
     code = (
         "import logging; logging.basicConfig(level='INFO', format='%(message)s %(request_id)s');"
         "from router.logs import lines_dropped, request_log;"
-        "request_log({'event': 'request.finished', 'request_id': 'r1'}); assert lines_dropped() == 0"
+        "request_log()({'event': 'request.finished', 'request_id': 'r1'}); assert lines_dropped() == 0"
     )
     result = subprocess.run(
         [sys.executable, "-c", code], capture_output=True, timeout=60, check=True, text=True
