@@ -146,12 +146,9 @@ class KeptExchange(RequestExchange):
                 parsed if sessions is None else sessions.named(parsed, headers)
             )
             dispatcher.dispatch_again(error)
-        except RouterError:
+        except Exception as failure:  # noqa: BLE001 - the top of a request
             self._parsing = None
-            self.fail(error)
-        except Exception:  # noqa: BLE001 - the top of a request
-            self._parsing = None
-            self.fail(crashed())
+            self.fail(error if isinstance(failure, RouterError) else crashed())
 
     def attempt_broke(self, error: UpstreamError) -> None:
         """Treat the attempt that is answering as failed."""

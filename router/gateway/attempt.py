@@ -100,8 +100,7 @@ class WorkerAttempt(msgspec.Struct, WholeSink, eq=False):
 
     def abort(self) -> None:
         """Release the workers; nothing more is heard of them."""
-        if self.passed is not None:
-            self._end_passing()
+        self._end_passing()
         if self.upstream is not None:
             self.upstream.abort()
 
@@ -205,8 +204,7 @@ class WorkerAttempt(msgspec.Struct, WholeSink, eq=False):
 
     def upstream_end(self) -> None:
         """End the answer, then learn from it."""
-        if self.passed is not None:
-            self._end_passing()
+        self._end_passing()
         record, events, head = self.record, self.events, self.head
         if not record.first_byte_s:
             record.first_byte_s = self.gateway.now_s()
@@ -249,8 +247,7 @@ class WorkerAttempt(msgspec.Struct, WholeSink, eq=False):
 
     def upstream_failed(self, error: UpstreamError) -> None:
         """Redispatch if the client has seen nothing yet, else end its answer with the error."""
-        if self.passed is not None:
-            self._end_passing()
+        self._end_passing()
         if self.record.phase is ANSWERING:
             self.retries.failed_at(self.reservation.worker_failed(error), last=True)
             self.reservation.release(abandoned=not self.record.first_byte_s)

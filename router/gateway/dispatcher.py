@@ -15,13 +15,7 @@ from typing import Protocol
 import msgspec
 
 from policies import Decision, GiveUp, Queued, QueueRefusal, Redispatch, Shed, Unserved, redispatch
-from router.errors import (
-    HandoverFailed,
-    NoWorker,
-    RouterError,
-    UpstreamError,
-    WorkerSilent,
-)
+from router.errors import HandoverFailed, NoWorker, RouterError, UpstreamError, WorkerSilent
 from router.fleet import LocalWorker
 from router.gateway.answer import crashed, error_of, told
 from router.gateway.attempt import WorkerAttempt

@@ -17,14 +17,7 @@ import msgspec
 
 from policies import Decision
 from router.engines import DIALECTS, RANKED, rank_line
-from router.errors import (
-    Overloaded,
-    RequestExpired,
-    RouterError,
-    ShuttingDown,
-    StreamBroken,
-    WorkerSilent,
-)
+from router.errors import Overloaded, RequestExpired, RouterError, ShuttingDown, StreamBroken, WorkerSilent
 from router.fleet import LocalWorker
 from router.gateway.answer import error_event, told, without_worker
 from router.gateway.attempt import Owner, Retries, WorkerAttempt
@@ -315,12 +308,7 @@ class RequestExchange:
         if rank >= 0:
             lines += rank_line(rank)
         attempt.upstream = send(
-            request.head,
-            lines,
-            body,
-            sink,
-            patient=not parsed.stream,
-            resend=attempts == 1,
+            request.head, lines, body, sink, patient=not parsed.stream, resend=attempts == 1
         )
         try:
             reservation.make(decided_s)

@@ -62,12 +62,7 @@ class Forwarding:
                 lines = lines_of(head.headers, self.headers, hop_names)
             if derived is not None:
                 derived.put(self.headers, lines)
-        return _OURS % (
-            lines,
-            context,
-            request_id,
-            hops + 1,
-        )
+        return _OURS % (lines, context, request_id, hops + 1)
 
 
 def hops_of(headers: Sequence[Header]) -> int:

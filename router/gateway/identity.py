@@ -72,12 +72,6 @@ class PromptHasher:
         self._canonical.clear()
         self._canonical_bytes = 0
 
-    def chain_conversation(self, namespace: bytes, model: bytes, stream: bytes) -> tuple[bytes, int, int]:
-        """Return path, ``key`` and ``prefix_key`` of a stream whose scope is its namespace and model."""
-        parts = (b"chat", namespace, model, b"")
-        root = self._roots.get(parts) or self.root(parts)
-        return chain_prompt(stream, root, self.block_bytes)
-
     def identify(
         self, scope: tuple[bytes, ...], prompts: Sequence[Prompt], ids_root: int | None = None
     ) -> Identity:

@@ -19,7 +19,7 @@ import msgspec
 from msgspec.structs import astuple
 
 from policies import Attempt, Slots
-from radix import BLOCK_BYTES, BLOCK_TOKENS
+from radix import BLOCK_BYTES, BLOCK_TOKENS, chain_prompt
 from router.errors import ClientError, RouterError
 from router.gateway.bodies import (
     ABSENT,
@@ -197,7 +197,8 @@ class Identifier:
                 and (stream := self.conversation(fields))
                 and (prompt := put_back(stream, text) if text else b"".join(stream))
             ):
-                path, key, first = self.hasher.chain_conversation(tenant.namespace, name.encode(), prompt)
+                root = self.hasher.root((b"chat", tenant.namespace, name.encode(), b""))
+                path, key, first = chain_prompt(prompt, root, self.hasher.block_bytes)
                 return parsed_request(
                     endpoint, fields, tenant.name, name, (path,), len(prompt), 0, key, first
                 )

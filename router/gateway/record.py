@@ -198,7 +198,11 @@ class RequestRecord(RecentDecision, eq=False, kw_only=True):
         if parsed.stream:
             decode_s = self.ended_s - self.first_byte_s
             tokens = (usage.completion_tokens if usage is not None else 0) or self.pieces
-            prefill_s = self._note_times(attempt, decode_s, tokens)
+            error_s = None
+            if attempt.started_s:  # otherwise the start of its prefill is not known
+                prefill_s = self.first_byte_s - attempt.started_s
+                error_s = prefill_s - attempt.chosen.estimated_ttft_s
+            gateway.metrics.streamed(self.answered_s - self.received_s, error_s, decode_s, tokens)
         if usage is None:
             return
         if gateway.tokenizing is not None and parsed.tokenized_bytes and len(parsed.paths) == 1:
@@ -212,13 +216,6 @@ class RequestRecord(RecentDecision, eq=False, kw_only=True):
                 "worker has lost its cache: what was believed to be cached there is forgotten",
                 extra={"event": "worker.flushed", "worker_id": attempt.worker_id},
             )
-
-    def _note_times(self, attempt: Attempt, decode_s: float, tokens: int) -> float | None:
-        """Record the times of a stream; return its prefill's, None if its start is not known."""
-        prefill_s = self.first_byte_s - attempt.started_s if attempt.started_s else None
-        error_s = None if prefill_s is None else prefill_s - attempt.chosen.estimated_ttft_s
-        self.gateway.metrics.streamed(self.answered_s - self.received_s, error_s, decode_s, tokens)
-        return prefill_s
 
     def close(self, outcome: str, status: int, now_us: int, usage: Usage | None = None) -> None:
         """Report the end to its tenant's limits, the trace, the spans and the views, and keep no more."""

@@ -81,12 +81,7 @@ class Telemetry:
 class Reports:
     """Takes the result of each request; ``logs_all`` if the log takes a line of each."""
 
-    def __init__(
-        self,
-        rules: ObservabilitySettings,
-        telemetry: Telemetry,
-        now_us: Callable[[], int],
-    ) -> None:
+    def __init__(self, rules: ObservabilitySettings, telemetry: Telemetry, now_us: Callable[[], int]) -> None:
         self.request_log = telemetry.request_log
         self.trace_request = telemetry.trace_request
         self.decisions = RecentDecisions()
