@@ -59,7 +59,7 @@ class LoadReports:
         request = self._loads.requests.get(op.request_id)
         if request is None:
             return not self._loads.knows(op.request_id)
-        if self._pooled and request.slot in self._pooled and not request.prefilled:
+        if self._pooled and request.slot in self._pooled and not request.prefilled_us:
             return True
         if not self._links.transfers:
             return False

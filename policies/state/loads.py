@@ -114,11 +114,6 @@ class Reservation(msgspec.Struct, gc=False, eq=False):
     finished: bool = False
 
     @property
-    def prefilled(self) -> bool:
-        """True once its first token came."""
-        return self.prefilled_us > 0
-
-    @property
     def path(self) -> bytes:
         """Path of its prompt, while it prefills a single one (`policies.dispatch.followers`)."""
         return self.paths[0] if len(self.paths) == 1 else b""
@@ -284,7 +279,11 @@ class Loads:
 
     def placed(self, op: Placed, slot: int) -> bool:
         """Reserve a request, or renew its reservation; return True if it counted as an arrival."""
-        request_id, at_us = op.request_id, op.at_us
+        request_id, at_us, paths = op.request_id, op.at_us, op.paths
+        service_us, uncached_tokens, cached = op.service_us, op.uncached_tokens, op.safe_blocks
+        # One that a decode worker is handed has neither work nor a match, or no prompt.
+        arrives = paths != () and (service_us > 0 or uncached_tokens > 0 or cached > 0)
+        request: Reservation | None
         if (
             op.replica == self.own
             and at_us >= self._own_us
@@ -294,54 +293,40 @@ class Loads:
         ):
             # A new one of this replica, placed after the replica was given up, if it was.
             self._own_us = at_us
-            paths, service_us, uncached_tokens = op.paths, op.service_us, op.uncached_tokens
-            context_tokens, cached, arrives = op.context_tokens, op.safe_blocks, False
-            if not paths:
-                self.changed.add(slot)
-            elif service_us > 0 or uncached_tokens > 0 or cached > 0:
-                # One that a decode worker is handed has neither work nor a match, or no prompt.
-                arrives = True
+            if arrives:
                 self._count_arrival(op, slot)
+            elif not paths:
+                self.changed.add(slot)
             request = Reservation(
-                self.own, slot, at_us, service_us, uncached_tokens, context_tokens, arrives, paths, cached
+                self.own, slot, at_us, service_us, uncached_tokens, op.context_tokens, arrives, paths, cached
             )
         else:
-            known, arrives = self._placed_otherwise(op, slot)
-            if known is None:
+            request, arrives = self._placed_otherwise(op, slot, has_work=arrives)
+            if request is None:
                 return arrives
-            request, service_us, uncached_tokens = known, known.service_us, known.uncached_tokens
-            context_tokens = known.context_tokens
         self.requests[request_id] = request
         self.inflight_requests_at[slot] += 1
-        self._inflight_tokens_at[slot] += context_tokens
-        if at_us <= self._queued_us or request.prefilled_us:
-            self._join_late(request_id, request)
+        self._inflight_tokens_at[slot] += op.context_tokens
+        if request.prefilled_us:
+            self._oldest_us = min(self._oldest_us, at_us)
             return arrives
-        self._queued_us = at_us
         self._prefill_us_at[slot] += service_us
         self.prefill_requests_at[slot] += 1
         self._prefill_tokens_at[slot] += uncached_tokens
         queue = self._prefilling[slot]
+        if at_us <= self._queued_us:
+            self._queue(request_id, request)
+            return arrives
+        self._queued_us = at_us
         if queue:
             queue[request_id] = request
             return arrives
         queue[request_id] = request
-        if at_us < self._oldest_us:  # never behind another prefill, which is older
-            self._oldest_us = at_us
+        self._oldest_us = min(self._oldest_us, at_us)  # never behind another prefill, which is older
         self._find_head(slot)
         return arrives
 
-    def _join_late(self, request_id: str, request: Reservation) -> None:
-        """Reserve a request that is not the newest, or whose first token came already."""
-        slot = request.slot
-        self._oldest_us = min(self._oldest_us, request.at_us)
-        if not request.prefilled_us:
-            self._prefill_us_at[slot] += request.service_us
-            self.prefill_requests_at[slot] += 1
-            self._prefill_tokens_at[slot] += request.uncached_tokens
-            self._queue(request_id, request)
-
-    def _placed_otherwise(self, op: Placed, slot: int) -> tuple[Reservation | None, bool]:
+    def _placed_otherwise(self, op: Placed, slot: int, *, has_work: bool) -> tuple[Reservation | None, bool]:
         """Note a placement of another replica, a repetition or a renewal.
 
         Returns:
@@ -349,7 +334,7 @@ class Loads:
         """
         request_id, at_us, replica = op.request_id, op.at_us, op.replica
         if replica in self._rows.books:
-            return None, self._placed_there(self._rows.books[replica], op, slot)
+            return None, self._placed_there(self._rows.books[replica], op, slot, has_work=has_work)
         known = self.requests.get(request_id)
         request, gone = known or self._recalled(request_id) or Reservation(), False
         if known is None:
@@ -357,7 +342,6 @@ class Loads:
             self._place_again(request, op, slot)
             if request.prefilled_us:
                 self._find_head(slot, request.prefilled_us)
-        has_work = bool(op.paths) and (op.service_us > 0 or op.uncached_tokens > 0 or op.safe_blocks > 0)
         arrives = has_work and not request.arrived
         if arrives:
             request.arrived = True
@@ -381,25 +365,22 @@ class Loads:
                 self.changed.add(request.slot)  # it is in flight again
         return None if known or gone else request, arrives
 
-    def _placed_there(self, book: Book, op: Placed, slot: int) -> bool:
+    def _placed_there(self, book: Book, op: Placed, slot: int, *, has_work: bool) -> bool:
         """Count a request of a replica that sends vectors until one absorbs it; likewise."""
         request_id, paths = op.request_id, op.paths
         if request_id in self._traces or request_id in self._old_traces or not paths:
-            return self._placed_there_again(book, op, slot)
+            return self._placed_there_again(book, op, slot, has_work=has_work)
         place = self._traces[request_id] = book.places.get(slot) or self._rows.place(book, slot)
         if len(paths) == 1:
             self._leads(op, slot)
-        at_us, service_us = op.at_us, op.service_us
-        if at_us > book.counted_us(slot) and self._rows.add(
-            place, (request_id, at_us, 1, service_us, op.uncached_tokens, op.context_tokens)
-        ):
+        increment = request_id, op.at_us, 1, op.service_us, op.uncached_tokens, op.context_tokens
+        if op.at_us > book.counted_us(slot) and self._rows.add(place, increment):
             self._find_head(slot)
-        if service_us > 0 or op.uncached_tokens > 0 or op.safe_blocks > 0:
+        if has_work:
             self._count_arrival(op, slot)
-            return True
-        return False
+        return has_work
 
-    def _placed_there_again(self, book: Book, op: Placed, slot: int) -> bool:
+    def _placed_there_again(self, book: Book, op: Placed, slot: int, *, has_work: bool) -> bool:
         """The same for a repetition or a renewal, and for one that is known better, or has no prompt."""
         request_id = op.request_id
         request = self._recalled(request_id)
@@ -409,7 +390,6 @@ class Loads:
         newer = op.at_us > max(request.at_us, book.counted_us(slot))
         if counted is None:
             self._place_again(request, op, slot)
-        has_work = bool(op.paths) and (op.service_us > 0 or op.uncached_tokens > 0 or op.safe_blocks > 0)
         arrives = has_work and not request.arrived
         if arrives:
             request.arrived = True
@@ -469,8 +449,8 @@ class Loads:
                 self._find_head(request.slot)
             request.finished = True
             return
-        prefills = self._let_go_one(request_id, request, op.at_us, prefilled_us)
-        if request.arrived and (prefilled_us or not prefills):
+        self._let_go_one(request_id, request, op.at_us, prefilled_us)
+        if request.arrived and (prefilled_us or request.prefilled_us):
             self._traces[request_id] = self._ended[request.slot]
         else:
             request.finished, request.prefilled_us = True, max(request.prefilled_us, prefilled_us)
@@ -686,7 +666,7 @@ class Loads:
         """True if the first token of a request came; None if it ended, or was given up, without one."""
         request = self.requests.get(request_id)
         if request is not None:
-            return request.prefilled
+            return request.prefilled_us > 0
         known = self._trace(request_id)
         return True if known is not None and known.prefilled_us else None
 
@@ -906,8 +886,8 @@ class Loads:
         self._let_go_one(request_id, request)
         self._remember(request_id, request)
 
-    def _let_go_one(self, request_id: str, request: Reservation, at_us: int = 0, first_us: int = 0) -> bool:
-        """Count a request no longer, and find the head then; return True if no first token was told before.
+    def _let_go_one(self, request_id: str, request: Reservation, at_us: int = 0, first_us: int = 0) -> None:
+        """Count a request no longer, and find the head then.
 
         ``at_us`` and ``first_us``: log times of its end and of its first token, if told now.
         """
@@ -924,16 +904,14 @@ class Loads:
                 del self._of_replica[request.replica]
         self.inflight_requests_at[slot] -= 1
         self._inflight_tokens_at[slot] -= request.context_tokens
-        if request.prefilled_us:
-            if first_us:
-                self._find_head(slot, first_us)
-            return False
-        self._prefill_us_at[slot] -= request.service_us
-        self.prefill_requests_at[slot] -= 1
-        self._prefill_tokens_at[slot] -= request.uncached_tokens
-        del self._prefilling[slot][request_id]
+        if not request.prefilled_us:
+            self._prefill_us_at[slot] -= request.service_us
+            self.prefill_requests_at[slot] -= 1
+            self._prefill_tokens_at[slot] -= request.uncached_tokens
+            del self._prefilling[slot][request_id]
+        elif not first_us:
+            return
         self._find_head(slot, first_us)
-        return True
 
     def _remember(self, request_id: str, request: Reservation) -> None:
         """Remember a request without the fields that a later placement repeats."""
@@ -1012,6 +990,7 @@ class Loads:
         if not in_order:
             self._prefilling[request.slot] = dict(sorted(queue.items(), key=_age))
         self._queued_us = max(self._queued_us, request.at_us)
+        self._oldest_us = min(self._oldest_us, request.at_us)
         self._find_head(request.slot)
 
     def _find_head(self, slot: int, ended_us: int = 0) -> None:

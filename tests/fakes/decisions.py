@@ -115,7 +115,12 @@ def _seen(fleet: FleetState, now_us: int) -> dict[str, object]:
         for row, worker in enumerate(workers)
     }
     rows["requests"] = {
-        request_id: (fleet.at_slot(request.slot).worker_id, request.replica, request.at_us, request.prefilled)
+        request_id: (
+            fleet.at_slot(request.slot).worker_id,
+            request.replica,
+            request.at_us,
+            request.prefilled_us > 0,
+        )
         for request_id, request in fleet.loads.requests.items()
         if fleet.loads.own in ("", request.replica)
     }
