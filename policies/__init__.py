@@ -54,8 +54,6 @@ from policies.pricing.views import Candidates, Chosen, RequestView, Shed, Slots
 from policies.scoring import (
     DECODE_COST,
     DECODE_POLICIES,
-    NO_RULES,
-    OWN_POLICY,
     POLICIES,
     Policy,
     Rule,
@@ -144,9 +142,7 @@ __all__ = [
     "HOST_LABEL",
     "KIND_NAMES",
     "NEVER_TOKENS",
-    "NO_RULES",
     "OP_KINDS",
-    "OWN_POLICY",
     "POLICIES",
     "PREFILL",
     "PROFILES",
