@@ -59,6 +59,7 @@ from radix.bounds import (
     whole,
 )
 from radix.match import Match
+from radix.node import common_blocks
 from radix.ops import EndGone, EndReach, Forget, Insert, TreeOp, Trim, apply
 from radix.snapshot import Rows, TreeMarks, TreePage, TreeSnapshot, check_steps, finished
 from radix.starts import CommonStart, SharedStart, common_start, shared_start
@@ -145,6 +146,7 @@ __all__ = [
     "chain_token_ids",
     "check_path",
     "check_steps",
+    "common_blocks",
     "common_start",
     "finished",
     "is_base_url",

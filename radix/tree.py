@@ -138,15 +138,10 @@ class PrefixTree:
 
     def used_us(self, slot: int, path: bytes, blocks: int) -> int:
         """Log time at which a worker last used a path's block, counted from 1; 0 if it does not hold it."""
-        words, used = words_of(path), self.holdings_of(slot).used
-        node, depth, at_us = self.root, 0, 0
-        while depth < blocks:
-            child = node.children.get(words[depth]) if node.children else None
-            if child is None or child not in used:
-                return 0
-            node, depth, at_us = child, depth + child.size, used[child]
-        # A hash stands for all blocks before it: no other one of the runs need be compared.
-        return at_us if blocks and node.hash_at(blocks) == words[blocks - 1] else 0
+        for node, depth in self.held_along(slot, path):
+            if depth >= blocks > 0:
+                return self.holdings[slot].used[node]
+        return 0
 
     def blocks_since(self, slot: int, from_us: int) -> int:
         """Blocks that a worker holds and last used at a log time or later; one step for each run it holds."""
@@ -397,13 +392,14 @@ class PrefixTree:
     def held_along(self, slot: int, path: bytes) -> Iterator[tuple[Node, int]]:
         """Nodes of a path that a worker holds, from above, each with its last depth on the path."""
         words, used = words_of(path), self.holdings_of(slot).used
-        node, depth = self.root, 0
-        while depth == node.end and depth < len(words):
-            child = node.children.get(words[depth]) if node.children else None
-            if child is None or child not in used:
+        children, depth = self.root.children, 0
+        while children and depth < len(words):
+            node = children.get(words[depth])
+            if node is None or node not in used:
                 return
-            node, depth = child, depth + common_blocks(child.run, path, depth)
+            depth += common_blocks(node.run, path, depth)
             yield node, depth
+            children = node.children if depth == node.end else None
 
     def raise_floor(self, slot: int, floor: Key) -> None:
         """Note an eviction from a worker, here or, as a snapshot reports, elsewhere."""

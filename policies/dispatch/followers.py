@@ -33,7 +33,7 @@ The wait ends with the leader's first token, or when the leader takes much longe
 from collections.abc import Callable
 
 from policies.state.loads import Loads, Reservation
-from radix import HASH_BYTES
+from radix import HASH_BYTES, common_blocks
 
 HANDOVER_S = 0.01
 """Seconds from a leader's first token to its follower in the engine: the log, a decision and the network."""
@@ -61,7 +61,7 @@ def repeated_blocks(
     for request_id, leader in loads.prefills(slot):
         first = leader.safe_blocks
         if first < safe_blocks and leader.path and _block(leader.path, first) == _block(path, first):
-            common = min(_common_blocks(leader.path, path, first), safe_blocks)
+            common = min(common_blocks(leader.path, path, 0), safe_blocks)
             begun = request_id == head.request_id if head.request_id else leader.at_us == head.placed_us
             begins = _last_step(leader, step_blocks, begun=begun)
             repeated = max(repeated, common - begins)
@@ -91,15 +91,3 @@ def _last_step(leader: Reservation, step_blocks: float, *, begun: bool) -> float
 
 def _block(path: bytes, number: int) -> bytes:
     return path[HASH_BYTES * number : HASH_BYTES * (number + 1)]
-
-
-def _common_blocks(path: bytes, other: bytes, shared: int) -> int:
-    """Leading blocks that two paths share, at least ``shared`` + 1; by bisection, since paths are chained."""
-    low, high = shared + 1, min(len(path), len(other)) // HASH_BYTES
-    while low < high:
-        middle = (low + high + 1) // 2
-        if _block(path, middle - 1) == _block(other, middle - 1):
-            low = middle
-        else:
-            high = middle - 1
-    return low

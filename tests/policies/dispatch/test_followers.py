@@ -6,11 +6,9 @@ Blocks of 256 tokens; an engine of 10,000 tokens a second.
 from typing import Any
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from policies import Finished, FirstToken, FleetState, Left, Op, Placed, ServiceModel, WorkerPut
-from policies.dispatch.followers import HANDOVER_S, _common_blocks, repeated_blocks, waits_for_leader
+from policies.dispatch.followers import HANDOVER_S, repeated_blocks, waits_for_leader
 from radix import chain_bytes
 
 NOW_US = 1_000_000_000
@@ -145,21 +143,3 @@ def test_waiting_pays_if_more_is_computed_again_than_the_engine_is_idle() -> Non
     assert waits_for_leader(tokens + 1, 5_000, 100, MODEL.service_s)
     assert not waits_for_leader(5_000, 0, 100, MODEL.service_s)
     assert not waits_for_leader(0, 5_000, 100, MODEL.service_s)
-
-
-letters = st.text("ab", max_size=12)
-
-
-@given(letters, letters, letters)
-def test_the_common_beginning_is_found_by_bisection(start: str, one: str, other: str) -> None:
-    paths = path("x" + start + one), path("x" + start + other)
-    naive = next(
-        (
-            number
-            for number in range(min(map(len, paths)) // 8)
-            if paths[0][8 * number : 8 * number + 8] != paths[1][8 * number : 8 * number + 8]
-        ),
-        min(map(len, paths)) // 8,
-    )
-    for known in range(naive):
-        assert _common_blocks(*paths, known) == naive
