@@ -345,13 +345,11 @@ class DecodeView:
     def _peers(self, pool: DecodePool, rows: NDArray[np.intp]) -> Candidates:
         """Rows of a pool as candidates of a placement policy."""
         seen = self._candidates
-        slow, _ = self._decode_selector.fleet.columns.gathered(pool.slots, ANY_BUCKET, seen.now_us)
+        slow = self._decode_selector.fleet.columns.gathered(pool.slots, ANY_BUCKET, seen.now_us)
         if len(rows) < len(pool.slots):
             slow = slow.only(rows)
         matches = self._counted_matches(pool)
-        return Candidates(
-            slow, [], matches, seen.loads, seen.prompt_tokens, seen.tokens_per_block, seen.now_us
-        )
+        return Candidates(slow, matches, seen.loads, seen.prompt_tokens, seen.tokens_per_block, seen.now_us)
 
     def _columns(self, number: int) -> _Columns:
         columns = self._seen.get(number)

@@ -71,8 +71,8 @@ def prospect(candidates: Candidates, prompt_tokens: float, slot: int, price: Pri
     """
     price = price or min_ttft
     chosen_s = chosen_cost = others_cost = inf
-    if candidates.few:
-        for timing in candidates.timings(prompt_tokens, candidates.few):
+    if candidates.slow.few:
+        for timing in candidates.timings(prompt_tokens, candidates.slow.few):
             if timing.slot == slot:
                 chosen_s, chosen_cost = timing.work_s - timing.spill_s, price(timing)
             else:

@@ -20,7 +20,6 @@ from numpy.typing import NDArray
 from policies.estimates.costs import ServiceModel, congestion_per_s
 from policies.fleet.cache_pools import PoolMembers
 from policies.pricing.plain import plain_rows
-from policies.pricing.timing import Prices
 from policies.pricing.views import FEW_MAX, Beside, Evictions, Slots, SlowColumns, Spills
 from policies.state.bucket_members import BucketMembers
 from policies.state.buckets import ANY_BUCKET, BUSY_RATIO_MIN
@@ -92,7 +91,7 @@ class Columns:
         """By slot, of workers whose host memory holds more; in the order in which they are looked at."""
         self._class = np.full(8, -1)
         self.ranks: dict[int, tuple[int, ...]] = {}
-        self._gathered: dict[tuple[int, int], tuple[SlowColumns, list[Prices[float]]]] = {}
+        self._gathered: dict[tuple[int, int], SlowColumns] = {}
         self._refreshed_us = -REFRESH_US
         self._looked = 0
 
@@ -142,8 +141,8 @@ class Columns:
         """64-bit hashes of the workers in these slots, for rendezvous hashing."""
         return self._worker_hash[slots]
 
-    def gathered(self, slots: Slots, bucket: int, now_us: int) -> tuple[SlowColumns, list[Prices[float]]]:
-        """Return the rows of some workers for a request, and their prices if they are few (`FEW_MAX`).
+    def gathered(self, slots: Slots, bucket: int, now_us: int) -> SlowColumns:
+        """Return the rows of some workers for a request.
 
         The same array of slots, not empty, finds its rows again.
         """
@@ -200,7 +199,7 @@ class Columns:
             blocks = self._device_blocks[slot] = self._device_blocks.pop(slot)
             self._columns["device_from_us"][slot] = self._tree.newest_from_us(slot, blocks)
 
-    def _gather(self, slots: Slots, bucket: int) -> tuple[SlowColumns, list[Prices[float]]]:
+    def _gather(self, slots: Slots, bucket: int) -> SlowColumns:
         if len(self._gathered) >= GATHERED_MAX:
             self.forget()
         columns, count, returning = self._columns, len(slots), self._loads.return_ratio(slots)
@@ -224,9 +223,9 @@ class Columns:
             columns["device_from_us"][slots] if columns["device_from_us"].any() else None,
         )
         few = [slow.prices_at(row) for row in range(count)] if count <= FEW_MAX else []
-        slow = msgspec.structs.replace(slow, plain=plain_rows(few, slow.worker_hash.tolist()))
-        rows = self._gathered[id(slots), bucket] = slow, few
-        return rows
+        plain = plain_rows(few, slow.worker_hash.tolist())
+        slow = self._gathered[id(slots), bucket] = msgspec.structs.replace(slow, few=few, plain=plain)
+        return slow
 
     def _beside(self, slots: Slots) -> Beside | None:
         """The other ranks of these workers' engines; None if none of them is a rank."""

@@ -43,8 +43,7 @@ from policies.fleet.pairing import SITE_LABEL
 from policies.fleet.quotas import Quotas, ShareOf, no_shares
 from policies.fleet.ranks import place_of, rank_id, rank_of
 from policies.fleet.roles import DECODE
-from policies.pricing.timing import Prices
-from policies.pricing.views import Candidates, Displacing, Slots, SlowColumns, Splitting
+from policies.pricing.views import Candidates, Slots, Splitting
 from policies.state.block_size import BlockSize
 from policies.state.bucket_members import BucketMembers
 from policies.state.buckets import ANY_BUCKET, BUCKET_LABEL, LengthBuckets
@@ -595,19 +594,19 @@ class FleetState:
             queue: Tickets for these workers; None if requests do not wait in the gateway.
             tenant: Name of the tenant; empty for none.
         """
-        slow, few = self.columns.gathered(slots, bucket, now_us)
+        slow = self.columns.gathered(slots, bucket, now_us)
         matches: list[Match] = []
         for path in paths:
             match = self.tree.match(path, profile)
             if match.parts:
                 matches.append(match)
         loads, windowed = self.loads, profile.needs_ends
-        seen = Candidates(slow, few, matches, loads, prompt_tokens, tokens_per_block, now_us, queue, windowed)
+        seen = Candidates(slow, matches, loads, prompt_tokens, tokens_per_block, now_us, queue, windowed)
         if tenant:
             owner, displacing = self.quotas.standing(tenant, slots, now_us)
             if displacing is not None:
-                slow, few = self._displaced(slow, few, displacing)
-            seen = replaced(seen, slow=slow, few=few, owner=owner, displacing=displacing)
+                slow = slow.displacing(displacing)
+            seen = replaced(seen, slow=slow, owner=owner, displacing=displacing)
         if slow.device_from_us is not None and matches:
             held = [path for path in paths if self.tree.match(path, profile).parts]
             loads_s = self._loads_s(slots, slow.device_from_us, held, matches, tokens_per_block)
@@ -621,18 +620,10 @@ class FleetState:
         self, candidates: Candidates, slots: Slots, bucket: int = ANY_BUCKET, ships: Splitting | None = None
     ) -> Candidates:
         """Narrow a view to some of the candidates; ``ships`` is the cost of splitting the request, if new."""
-        slow, few = self.columns.gathered(slots, bucket, candidates.now_us)
+        slow = self.columns.gathered(slots, bucket, candidates.now_us)
         if candidates.displacing is not None:
-            slow, few = self._displaced(slow, few, candidates.displacing)
-        ships = ships or candidates.ships
-        return replaced(candidates, slow=slow, few=few, ships=ships)
-
-    @staticmethod
-    def _displaced(
-        slow: SlowColumns, few: list[Prices[float]], displacing: Displacing
-    ) -> tuple[SlowColumns, list[Prices[float]]]:
-        slow = slow.displacing(displacing)
-        return slow, [slow.prices_at(row) for row in range(len(few))]
+            slow = slow.displacing(candidates.displacing)
+        return replaced(candidates, slow=slow, ships=ships or candidates.ships)
 
     def _loads_s(
         self,

@@ -142,6 +142,7 @@ class SlowColumns(msgspec.Struct, frozen=True, gc=False):
         beside: None if none of them is a data-parallel rank.
         device_from_us: Log time before which a worker's last uses are in its host memory; 0 if all is on
             its device, None if that is so of all workers.
+        few: Prices of each, if they are at most `FEW_MAX`; else empty.
         plain: The rows of a few workers, if no option concerns any of them.
     """
 
@@ -159,6 +160,7 @@ class SlowColumns(msgspec.Struct, frozen=True, gc=False):
     delayed_ratio: float = 1.0
     beside: Beside | None = None
     device_from_us: Floats | None = None
+    few: Sequence[Prices[float]] = ()
     plain: PlainRows | None = None
 
     def only(self, rows: NDArray[np.intp]) -> "SlowColumns":
@@ -188,9 +190,10 @@ class SlowColumns(msgspec.Struct, frozen=True, gc=False):
         token_s = price.ratio[self.index] * self.b_s
         if self.evictions is not None:
             token_s = np.maximum(token_s, self.evictions.token_s)
-        return msgspec.structs.replace(
-            self, evictions=Evictions(token_s, price.free_tokens[self.index]), plain=None
-        )
+        evictions = Evictions(token_s, price.free_tokens[self.index])
+        paying = msgspec.structs.replace(self, evictions=evictions, plain=None)
+        few = [paying.prices_at(row) for row in range(len(self.few))]
+        return msgspec.structs.replace(paying, few=few)
 
     @property
     def prices(self) -> Prices[Floats]:
@@ -238,7 +241,6 @@ class Candidates(msgspec.Struct, frozen=True, gc=False):
     """Workers that may take a request, n >= 1: a live view, to be read before the next operation.
 
     Attributes:
-        few: ``slow`` row by row, if that is cheaper than columns; else empty.
         matches: Match of each prompt; prompts of which no worker holds anything are left out.
         prompt_tokens: No match is longer.
         tokens_per_block: Estimated tokens in a block of these prompts.
@@ -252,7 +254,6 @@ class Candidates(msgspec.Struct, frozen=True, gc=False):
     """
 
     slow: SlowColumns
-    few: list[Prices[float]]
     matches: list[Match]
     loads: Loads
     prompt_tokens: float
@@ -400,7 +401,7 @@ class Candidates(msgspec.Struct, frozen=True, gc=False):
         worth = home | (ttft_s < ttft_s[home].min(initial=np.inf))
         if worth.all():
             return self
-        return msgspec.structs.replace(self, slow=self.slow.only(worth.nonzero()[0]), few=[])
+        return msgspec.structs.replace(self, slow=self.slow.only(worth.nonzero()[0]))
 
     def _safe_blocks(self, slots: list[int]) -> list[int]:
         """Window-safe match of each in blocks, over all prompts."""

@@ -89,7 +89,7 @@ def place(request: RequestView, candidates: Candidates | None, policy: Policy) -
         and not candidates.loads_s
     ):
         return _place_plain(request, candidates, plain, counts_others=others)
-    if not candidates.few and not len(candidates.slow.slots):
+    if not len(candidates.slow.slots):
         return NOWHERE
     candidates, costs, timings = priced(request, candidates, policy)
     row = cheapest_row(request.key, candidates.slow.worker_hash, costs)
@@ -194,8 +194,8 @@ def priced(
     price = policy.price
     if price is None:
         candidates = candidates.worth_leaving_for(request.prompt_tokens)
-    elif candidates.few:
-        timings = candidates.timings(request.prompt_tokens, candidates.few)
+    elif candidates.slow.few:
+        timings = candidates.timings(request.prompt_tokens, candidates.slow.few)
         return candidates, list(map(price, timings)), timings
     return candidates, policy.costs(request, candidates), []
 

@@ -82,7 +82,7 @@ def _candidates(**columns: Sequence[float]) -> Candidates:
         else None,
     )
     few = [slow.prices_at(row) for row in range(n)]
-    slow = structs.replace(slow, plain=plain_rows(few, slow.worker_hash.tolist()))
+    slow = structs.replace(slow, few=few, plain=plain_rows(few, slow.worker_hash.tolist()))
     ships = None
     if "transfer_s" in columns:
         routes, nothing = np.arange(rows), np.zeros(rows)
@@ -90,7 +90,7 @@ def _candidates(**columns: Sequence[float]) -> Candidates:
         base_s[slots] = columns["transfer_s"]
         ships = Ships(routes, nothing, base_s, nothing, nothing, np.ones(rows))
     matches = [match] if matched.any() or pooled else []
-    return Candidates(slow, few, matches, loads, float("inf"), 1.0, 0, ships=ships)
+    return Candidates(slow, matches, loads, float("inf"), 1.0, 0, ships=ships)
 
 
 @pytest.fixture(scope="session")

@@ -29,7 +29,7 @@ def decode_view(
 ) -> Prospect:
     slots = np.arange(workers)
     candidates = state.candidates(slots, (PATH,), FULL_ATTENTION, 16_384.0, 256.0, NOW_US, queue=queue)
-    assert bool(candidates.few) == (workers <= 16)
+    assert bool(candidates.slow.few) == (workers <= 16)
     return prospect(candidates, 16_384.0, slot, price)
 
 

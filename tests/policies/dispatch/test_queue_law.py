@@ -65,7 +65,7 @@ def prices(request: Request) -> dict[int, float]:
     candidates = fleet.candidates(
         slots, request.parsed.paths, FULL_ATTENTION, tokens, 256.0, replica.now_us(), queue=queue
     )
-    return {each.slot: expected_cost(each) for each in candidates.timings(tokens, candidates.few)}
+    return {each.slot: expected_cost(each) for each in candidates.timings(tokens, candidates.slow.few)}
 
 
 def better_idle(stage: Stage) -> set[tuple[str, int]]:

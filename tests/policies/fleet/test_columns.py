@@ -52,7 +52,7 @@ def candidates(fleet: FleetState, prompt: bytes, now_us: int = START) -> Candida
 
 
 def rows(fleet: FleetState, slots: Slots, now_us: int = START) -> SlowColumns:
-    return fleet.columns.gathered(slots, ANY_BUCKET, now_us)[0]
+    return fleet.columns.gathered(slots, ANY_BUCKET, now_us)
 
 
 @pytest.mark.parametrize(("returning", "own"), [(0, 0.0), (8, 0.25), (16, 0.5)])

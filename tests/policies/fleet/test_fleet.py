@@ -824,7 +824,7 @@ def test_a_slowdown_multiplies_the_price_of_its_worker_alone_whatever_comes_firs
         fleet = fleet_after(*order, *order)
         slots = [fleet.worker(name).slot for name in ("a:1", "b:1")]  # type: ignore[union-attr]
         assert [fleet.model_at(slot).service_s(1_000, 0) for slot in slots] == [2 * 1.505, 1.505]
-        slow, _ = fleet.columns.gathered(np.array(slots), ANY_BUCKET, START)
+        slow = fleet.columns.gathered(np.array(slots), ANY_BUCKET, START)
         assert (slow.a_s.tolist(), slow.b_s.tolist()) == ([1.0, 0.5], [2e-3, 1e-3])
 
 

@@ -177,7 +177,7 @@ def test_narrowed_candidates_keep_their_price() -> None:
     assert narrowed.owner == owner_of("greedy")
     assert narrowed.slow.evictions is not None
     assert narrowed.slow.evictions.token_s.tolist() == pytest.approx([0.003])
-    assert narrowed.few[0].evicting == (pytest.approx(0.003), 0.0)
+    assert narrowed.slow.few[0].evicting == (pytest.approx(0.003), 0.0)
 
 
 def test_what_is_remembered_is_bounded() -> None:

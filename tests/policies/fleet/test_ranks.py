@@ -182,7 +182,7 @@ def test_work_of_the_other_rank_delays_as_far_as_both_have_work() -> None:
     view = fleet.candidates(
         np.array([place.slot for place in places], dtype=np.intp), (), FULL, 15_000.0, 256.0, 10
     )
-    alone = [timing.service_s for timing in view.timings(15_000.0, view.few)]
-    ready = [timing.ready_s for timing in view.timings(15_000.0, view.few)]
+    alone = [timing.service_s for timing in view.timings(15_000.0, view.slow.few)]
+    ready = [timing.ready_s for timing in view.timings(15_000.0, view.slow.few)]
     assert ready == pytest.approx([3.0, min(3.0, alone[1]), 0.0, 0.0])
     assert view.times(15_000.0).ready_s.tolist() == pytest.approx(ready)

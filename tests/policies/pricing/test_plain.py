@@ -85,7 +85,7 @@ def test_the_numbers_are_those_of_the_assembly_bit_for_bit(
         counts_others=policy.counts_others,
     )
 
-    timings = zip(workers.worker_hash.tolist(), workers.timings(PROMPT_TOKENS, workers.few), strict=True)
+    timings = zip(workers.worker_hash.tolist(), workers.timings(PROMPT_TOKENS, workers.slow.few), strict=True)
     assert offers == [
         (
             policy.price(timing),

@@ -33,7 +33,7 @@ def queue(*tickets: tuple[int, int, int], workers: int = 1, committed_s: float =
 
 
 def one(workers: Candidates, view: QueueView | None = None) -> Timing[float]:
-    (timing,) = structs.replace(workers, queue=view).timings(PROMPT_TOKENS, workers.few)
+    (timing,) = structs.replace(workers, queue=view).timings(PROMPT_TOKENS, workers.slow.few)
     return timing
 
 
@@ -98,7 +98,7 @@ def test_of_a_fetch_that_the_engine_stops_only_the_part_that_came_counts(
     workers = make_candidates(
         pooled_tokens=[8_192.0, 8_192.0], token_s=[token_s] * 2, patience=[1.0, float("inf")], b_s=[0.01] * 2
     )
-    timing, patient = workers.timings(10_192.0, workers.few)
+    timing, patient = workers.timings(10_192.0, workers.slow.few)
     assert (timing.fetched_tokens, timing.fetch_s) == (pytest.approx(fetched_tokens), pytest.approx(fetch_s))
     assert timing.service_s == pytest.approx(0.01 * (10_192 - fetched_tokens))
     assert (patient.fetched_tokens, patient.fetch_s) == (8_192, pytest.approx(8_192 * token_s))
@@ -147,7 +147,7 @@ def test_without_a_queue_no_predicted_backlog_counts_as_time_for_a_fetch(
 
 def test_no_fetch_is_waited_for_longer_than_half_a_minute(make_candidates: MakeCandidates) -> None:
     workers = make_candidates(pooled_tokens=[1e6], token_s=[0.001], patience=[1.0], b_s=[0.01])
-    (timing,) = workers.timings(1e6, workers.few)
+    (timing,) = workers.timings(1e6, workers.slow.few)
     assert (timing.fetched_tokens, timing.fetch_s) == (pytest.approx(30_000), 30.0)
 
 
@@ -176,8 +176,8 @@ def test_only_what_does_not_fit_beside_its_own_match_is_pushed_out(
 
 def test_a_worker_of_which_no_cache_is_known_pushes_nothing_out(make_candidates: MakeCandidates) -> None:
     few = make_candidates(evict_token_s=[0.0, 0.0005], free_tokens=[0.0, 0.0])
-    assert [each.evicting is None for each in few.few] == [True, False]
-    assert [each.evict_s for each in few.timings(PROMPT_TOKENS, few.few)] == [0.0, 2.0]
+    assert [each.evicting is None for each in few.slow.few] == [True, False]
+    assert [each.evict_s for each in few.timings(PROMPT_TOKENS, few.slow.few)] == [0.0, 2.0]
 
 
 @pytest.mark.parametrize(("load_s", "service_s"), [(0.5, 3.0), (3.5, 3.5)])
@@ -185,7 +185,9 @@ def test_loading_from_host_memory_runs_beside_the_prefill(
     load_s: float, service_s: float, make_candidates: MakeCandidates
 ) -> None:
     workers = make_candidates(safe_tokens=[1_000.0, 1_000.0], transfer_s=[0.5, 0.5])
-    loading, not_loading = structs.replace(workers, loads_s={0: load_s}).timings(PROMPT_TOKENS, workers.few)
+    loading, not_loading = structs.replace(workers, loads_s={0: load_s}).timings(
+        PROMPT_TOKENS, workers.slow.few
+    )
     assert (loading.service_s, loading.work_s) == (service_s, service_s + 0.5)
     assert not_loading.service_s == 3.0
 
@@ -218,7 +220,7 @@ def test_numbers_and_columns_are_the_same(make_candidates: MakeCandidates, data:
     workers = structs.replace(make_candidates(**columns), queue=view, loads_s=loads_s)
 
     times = workers.times(PROMPT_TOKENS)
-    for row, timing in enumerate(workers.timings(PROMPT_TOKENS, workers.few)):
+    for row, timing in enumerate(workers.timings(PROMPT_TOKENS, workers.slow.few)):
         assert timing.slot == row
         for name in Timing.__struct_fields__[1:]:
             of_row = np.broadcast_to(np.asarray(getattr(times, name), dtype=np.float64), n)[row]

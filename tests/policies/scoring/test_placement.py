@@ -29,7 +29,7 @@ def columns_of(workers: Candidates) -> list[float | list[float]]:
         *(
             getattr(workers.slow, name)
             for name in SlowColumns.__struct_fields__
-            if name not in ("pools", "spills", "evictions")
+            if name not in ("pools", "spills", "evictions", "few")
         ),
         *(getattr(workers.slow.pools, name) for name in Pools.__struct_fields__ if workers.slow.pools),
         *(getattr(workers.slow.spills, name) for name in Spills.__struct_fields__ if workers.slow.spills),
@@ -297,7 +297,7 @@ def test_a_decision_changes_nothing_it_looked_at(
 
 
 def in_columns(workers: Candidates) -> Candidates:
-    return structs.replace(workers, few=[], slow=structs.replace(workers.slow, plain=None))
+    return structs.replace(workers, slow=structs.replace(workers.slow, few=[], plain=None))
 
 
 @given(
@@ -317,7 +317,7 @@ def test_a_few_workers_priced_one_by_one_are_priced_as_in_columns(
     workers, policy = make_candidates(**columns), make_policy(name)
     request = structs.replace(make_request(key=key), home=home)
     assert policy.price is not None
-    timings = workers.timings(request.prompt_tokens, workers.few)
+    timings = workers.timings(request.prompt_tokens, workers.slow.few)
     one_by_one = [policy.price(timing) for timing in timings]
 
     assert one_by_one == policy.costs(request, workers).tolist()
