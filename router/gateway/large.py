@@ -13,8 +13,6 @@ The result is that of `Identifier.parse`. Decoded at once are
 from collections.abc import Generator, Iterable, Iterator
 from typing import Any
 
-from msgspec.structs import astuple
-
 from radix import BlockChain
 from router.gateway.bodies import (
     ChatBody,
@@ -43,9 +41,8 @@ from router.gateway.parsing import (
     ParsedRequest,
     Rename,
     invalid_json,
-    parsed_request,
-    rare_facts,
     use_name,
+    with_options,
 )
 from router.session_fields import drop_cut
 from router.tenant import ANONYMOUS, Tenant
@@ -103,8 +100,8 @@ def parse_in_steps(
             identity = yield from _identified(identifier, scope, fields, ids_root, outline)
         edits = edits_of(endpoint, fields, body, tenant, outline.skeleton, outline.place, renamed=renamed)
         drop_cut(fields, outline.mark)
-        rare = rare_facts(endpoint, fields, edits, ids_root if identifier.finds_roots else None)
-        request = parsed_request(endpoint, fields, tenant.name, listed or None, *astuple(identity), *rare)
+        ids_root = ids_root if identifier.finds_roots else None
+        request = with_options(endpoint, fields, tenant.name, listed or None, identity, edits, ids_root)
         outline.refuse(request.session, request.lora, request.service_tier)
     except (Unusual, Misfit):
         if len(body) > UNUSUAL_BYTES_MAX:

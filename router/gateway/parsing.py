@@ -225,8 +225,8 @@ class Identifier:
                 ids_root = self.ids_root(endpoint, fields, tenant)
             identity = self.hasher.identify(scope, prompts, ids_root)
         edits = edits_of(endpoint, fields, body, tenant, renamed=renamed)
-        rare = rare_facts(endpoint, fields, edits, ids_root if self.finds_roots else None)
-        return parsed_request(endpoint, fields, tenant.name, listed or None, *astuple(identity), *rare)
+        ids_root = ids_root if self.finds_roots else None
+        return with_options(endpoint, fields, tenant.name, listed or None, identity, edits, ids_root)
 
     def scope(
         self, endpoint: Endpoint, fields: Scalars, tenant: Tenant, listed: str | None, digest: Digest = opaque
@@ -335,9 +335,8 @@ def parsed_request(
     prompt_token_ids: int,
     key: int,
     prefix_key: int,
-    *rare: Any,
 ) -> ParsedRequest:
-    """Put the facts together; ``model`` is the name that workers list, ``rare`` of `rare_facts`."""
+    """Put the facts of a plain request together; ``model`` is the name that workers list."""
     limit, n = fields.max_completion_tokens, fields.n
     if limit is None:
         limit = fields.max_tokens
@@ -358,14 +357,19 @@ def parsed_request(
         key,
         prefix_key,
         fields.service_tier or "",
-        *rare,
     )
 
 
-def rare_facts(
-    endpoint: Endpoint, fields: Any, edits: tuple[Edit, ...], ids_root: int | None
-) -> tuple[Any, ...]:
-    """Return the last facts of a request; put SGLang's limits where those of others are."""
+def with_options(
+    endpoint: Endpoint,
+    fields: Any,
+    tenant: str,
+    model: str | None,
+    identity: Identity,
+    edits: tuple[Edit, ...],
+    ids_root: int | None,
+) -> ParsedRequest:
+    """Put the facts of any request together, and SGLang's limits where those of others are."""
     if type(fields) is GenerateBody and (params := fields.sampling_params):
         # A batch may bring one set for each prompt.
         each = params if isinstance(params, list) else [params]
@@ -378,7 +382,14 @@ def rare_facts(
         check_names(lora_path=lora)
     unnamed = fields.session_id is fields.metadata is fields.user is fields.safety_identifier is NO_FIELD
     hints = () if unnamed else hints_in(fields)
-    return lora, edits, ids_root, 0, _computes_all(endpoint, fields), None, hints
+    return msgspec.structs.replace(
+        parsed_request(endpoint, fields, tenant, model, *astuple(identity)),
+        lora=lora,
+        edits=edits,
+        ids_root=ids_root,
+        computes_all=_computes_all(endpoint, fields),
+        session_hints=hints,
+    )
 
 
 def _computes_all(endpoint: Endpoint, fields: Any) -> bool:
