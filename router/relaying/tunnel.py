@@ -42,8 +42,9 @@ class TunnelExchange(StreamingExchange):
 
     def _read_otherwise(self, tenant: Tenant, headers: Sequence[Header]) -> None:
         self._record.endpoint = self._endpoint
-        key = header_of(self._request.head.headers, b"sec-websocket-key")
-        if not key or header_of(self._request.head.headers, b"upgrade").strip().lower() != b"websocket":
+        request, head = self._request, self._request.head
+        key = header_of(head.headers, b"sec-websocket-key")
+        if not key or header_of(head.headers, b"upgrade").strip().lower() != b"websocket":
             raise ClientError(
                 f"{self._endpoint} is a WebSocket: ask for it with an upgrade.",
                 code="upgrade_required",
@@ -51,10 +52,11 @@ class TunnelExchange(StreamingExchange):
             )
         keep_apart(self._endpoint, tenant)
         self._early = bytearray()
-        reader, query = self._gateway.reader, ModelQuery(self._request.head.query)
+        reader, query = self._gateway.reader, ModelQuery(head.query)
         parsed = without_prompt(self._endpoint, query.model, tenant, self._record.worker_request_id)
         parsed = reader.chosen(parsed, headers)
-        self._request = msgspec.structs.replace(self._request, query=query.renamed(parsed.model))
+        head = msgspec.structs.replace(head, query=query.renamed(parsed.model))
+        self._request = msgspec.structs.replace(request, head=head)
         self._client.read_body(self)
         if self._record.phase is not Phase.DONE:
             self._begin_dispatch(listed(reader, parsed), headers)
