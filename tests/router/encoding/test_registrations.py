@@ -13,6 +13,7 @@ from router.encoding.registrations import (
 )
 from router.errors import ClientError
 from router.proxy import ClientRequest, RequestHead
+from router.proxy.ports import Derived
 
 
 def registration(body: bytes = b"{}") -> ClientRequest:
@@ -42,11 +43,13 @@ def test_of_a_head_of_64_kilobytes_only_what_is_needed_is_kept(time: VirtualTime
         (b"authorization", b"y" * 9_000),
     ]
     kept = Registrations(time.time)
-    head = RequestHead(b"POST", b"/", b"z" * 9000, headers, frozenset((b"w" * 9000,)))
+    hop_names, derived = frozenset((b"w" * 9000,)), Derived(lines=b"d" * 9000)
+    head = RequestHead(b"POST", b"/", b"z" * 9000, headers, hop_names, derived=derived)
     kept.add("p", msgspec.structs.replace(registration(), head=head))
     (request,) = kept.of("p")
     assert request.head.headers == [(b"content-type", b"application/json")]
-    assert (request.head.query, request.head.hop_names) == (b"", frozenset())
+    kept_head = request.head
+    assert (kept_head.query, kept_head.hop_names, kept_head.derived) == (b"", frozenset(), None)
 
 
 def test_of_all_parts_together_the_oldest_go_first(time: VirtualTime) -> None:
