@@ -234,7 +234,8 @@ class Answer(RequestResponseCycle):
             self._left_bytes = 0
             framing = b"" if length is None or status == 204 else b"content-length: %d\r\n" % length
         elif length is not None:
-            self._left_bytes = length - len(body)
+            self._left_bytes = left_bytes = length - len(body)
+            assert left_bytes >= 0, "more body than was announced"
             framing = b"content-length: %d\r\n" % length
         elif self.head.can_chunk:
             self.chunked = True

@@ -19,7 +19,7 @@ from loadtest.bench.request import (
 )
 from router.logs import configure_logs
 
-OPCODES_MAX = {"plain": 6_700, "pairs": 14_600}
+OPCODES_MAX = {"plain": 5_900, "pairs": 13_400}
 
 
 @pytest.fixture(params=[False, True], ids=["plain", "pairs"])
