@@ -383,6 +383,9 @@ class WorkerConnection(asyncio.Protocol):
             self._leave(request, keep=keep)
             sink.upstream_whole(known.status, known.lines, body)
             return True
+        # As for one that is parsed: a sink that raises an error ends the connection, which is not stale then.
+        self._answered = self._delivered = True
+        request.data = b""
         sink.upstream_head(known.status, known.lines, len(body))
         if self._request is request:
             sink.upstream_data(body)

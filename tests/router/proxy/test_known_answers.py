@@ -8,6 +8,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from router.errors import StreamBroken
 from router.proxy import PooledRequest, RequestHead, UpstreamSink, WholeSink, WorkerPool
 from router.proxy.connection import Upload, WorkerConnection
 from router.proxy.known_answers import LEARN_S, KnownAnswer, KnownAnswers
@@ -165,6 +166,21 @@ async def test_a_sink_may_abort_at_any_piece_of_a_known_answer(line: Line) -> No
     sink.handle = line.pool.send(RequestHead(b"POST", b"/v1/x"), b"", [b"{}"], sink)
     line.connection.data_received(answer(b"hello"))
     assert (sink.status, sink.body, sink.ended, line.pool.open) == (200, b"", False, 0)
+
+
+@pytest.mark.parametrize("when", ["on_head", "on_data"])
+async def test_a_request_whose_known_answer_could_not_be_delivered_is_not_sent_again(
+    line: Line, when: str
+) -> None:
+    """A mistake in a sink ends the connection at once, as if it were stale."""
+    line.ask(answer(b"hello"))
+    sink = line.new_sink()
+    setattr(sink, when, lambda: 1 / 0)
+    sink.handle = line.pool.send(RequestHead(b"POST", b"/v1/x"), b"", [b"{}"], sink)
+    with pytest.raises(ZeroDivisionError):
+        line.connection.data_received(answer(b"hello"))
+    line.connection.connection_lost(ZeroDivisionError())
+    assert (type(sink.error), line.pool.retried, sink.handle.data) == (StreamBroken, 0, b"")
 
 
 @pytest.mark.parametrize(
