@@ -22,7 +22,7 @@ UNUSED_MODULES = (
 )
 """Modules that libraries import where they are installed, and that the gateway never uses.
 
-Each library provides for their absence.
+Each library provides for their absence. The policies of users may import them (`router.own_policies`).
 """
 
 

@@ -1,5 +1,6 @@
 """A user's policy is imported, its signature read, and it is tried before it decides anything."""
 
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -77,6 +78,14 @@ def test_a_missing_module_is_told_with_the_way_to_find_it() -> None:
         load_rule("no_such_package.rules:calm")
     with pytest.raises(NotLoaded, match=r"is not of the form PACKAGE\.MODULE:NAME"):
         load_rule("calm")
+
+
+def test_a_policy_may_import_what_the_gateway_leaves_out(
+    write: Write, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, "colorsys", None)
+    code = "import colorsys\ndef calm(request, workers): return workers.inflight_requests"
+    assert load_rule(f"{write(code)}:calm").options is None
 
 
 def test_an_entry_point_stands_for_its_policy(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
