@@ -121,7 +121,7 @@ class Registry:
         self._eligible: dict[Kind, Slots] = {}
         self._limits: dict[str | None, tuple[int, ...]] = {}
         self.may_limit = True
-        """False if all workers take the same length, and there are no buckets; `limits` finds that out."""
+        """False if all workers take the same length; True if they may not, which `limits` finds out."""
         self._encoders: Slots | None = None
         self._has_encoders = False
         self._of_engines: dict[frozenset[str], Slots] = {}
@@ -228,7 +228,7 @@ class Registry:
             serving = (local for local in self._local.values() if local.worker.role != "encode")
             lengths = sorted({local.longest_tokens(model) for local in serving if local.serves(model)})
             limits = tuple(lengths[1:] if lengths[:1] == [0] else lengths[:-1])
-            self.may_limit = self._fleet.buckets.lengths is not None or self._lengths_differ()
+            self.may_limit = self._lengths_differ()
             if model is None or len(model) <= NAME_LENGTH_MAX:
                 self._limits[model] = limits
         return limits

@@ -50,7 +50,7 @@ def choose(
     registry, placing, model = gateway.registry, gateway.placing, parsed.model
     now_s, now_us = gateway.now_s(), gateway.log.now_us()
     length = ANY_LENGTH
-    if registry.may_limit:
+    if registry.may_limit or gateway.fleet.buckets.lengths is not None:
         length = decider.length_of(parsed)
     slots = every = registry.eligible(model, now_us, length)
     if not slots.size:

@@ -7,9 +7,9 @@ import pytest
 from fakes.gateway import Bench
 from fakes.rehearsals import parsed_text
 
-from policies import ALONE, Decision, Pairing, Partners
+from policies import ALONE, BytesPerToken, Decision, Pairing, Partners, WorkerPut
 from router.engines import Description
-from router.errors import NoWorker
+from router.errors import ClientError, NoWorker
 from router.fleet import ServedModel
 from router.gateway.choosing import choose, untried
 from router.gateway.parsing import ParsedRequest
@@ -56,6 +56,18 @@ def test_a_prompt_that_one_worker_is_too_small_for_goes_to_the_other() -> None:
                 bench.gateway.registry.described(bench.local(worker_id), models, Description())
             choice = chosen(bench, parsed)
         assert choice != small
+
+
+def test_lengths_matter_at_once_where_another_replica_puts_a_worker_into_a_bucket() -> None:
+    """At a hundred tokens to the byte 12 KiB are longer than the last bucket."""
+    bench, parsed = Bench(workers=1), parsed_text(tuple(range(1, 13)))
+    bench.shared.publish(BytesPerToken("m", 1, "r2", 0.01))
+    assert chosen(bench, parsed) == "w0:80"
+    url, now_us = bench.local("w0:80").worker.url, bench.gateway.log.now_us()
+    stamps = {"bucket": (now_us, "r2")}
+    bench.shared.publish(WorkerPut("w0:80", now_us, "r2", url, labels={"bucket": "0"}, label_stamps=stamps))
+    with pytest.raises(ClientError, match="1048576 tokens"):
+        chosen(bench, parsed)
 
 
 def test_without_a_worker_it_says_why() -> None:
