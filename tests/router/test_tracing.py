@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import threading
 from collections.abc import Iterator
 
 import pytest
@@ -94,3 +95,6 @@ def test_a_collector_that_is_gone_holds_nobody_up() -> None:
     assert request is not None
     request.ended("completed", 200, 1.0)
     spans.close()
+    for thread in threading.enumerate():
+        if thread.name == "spans":  # else it tries again beside the next tests, with their random numbers
+            thread.join(60)
