@@ -39,6 +39,7 @@ from router.gateway.conversation import (
     loads,
     opaque,
 )
+from router.gateway.long_string import is_plain_ascii
 from router.gateway.step_runner import Steps
 
 DIGEST_BYTES = 16
@@ -252,18 +253,16 @@ class BodyOutline:
         gathered: list[Piece] = []
         gathered_bytes = 0
         for piece in self._filled(pieces):
-            if len(piece) >= self._sizes.slice_bytes:
+            is_slice = len(piece) >= self._sizes.slice_bytes
+            if not is_slice:
+                gathered.append(piece)
+                gathered_bytes += len(piece)
+            if is_slice or gathered_bytes >= self._sizes.slice_bytes or not piece:
                 yield b"".join(gathered)
                 gathered.clear()
                 gathered_bytes = 0
+            if is_slice:
                 yield piece
-                continue
-            gathered.append(piece)
-            gathered_bytes += len(piece)
-            if gathered_bytes >= self._sizes.slice_bytes or not piece:
-                yield b"".join(gathered)
-                gathered.clear()
-                gathered_bytes = 0
         yield b"".join(gathered)
 
     def _filled(self, pieces: Iterable[bytes]) -> Iterator[Piece]:
@@ -317,7 +316,7 @@ class BodyOutline:
         body, start = self._body, long_value.start
         while start < long_value.end:
             slice_end = min(start + self._sizes.slice_bytes, long_value.end)
-            if _is_plain_ascii(body, start, slice_end):
+            if is_plain_ascii(body, start, slice_end):
                 yield memoryview(body)[start:slice_end]
                 start = slice_end
             while start < slice_end:
@@ -422,14 +421,6 @@ def _canonical_text(text: str) -> bytes:
         return orjson.dumps(text)[1:-1]
     except TypeError as error:
         raise Unusual from error
-
-
-def _is_plain_ascii(body: bytes, start: int, end: int) -> bool:
-    """Return True if this part of a string of JSON is written as it reads, and has ASCII only."""
-    if body.find(b"\\", start, end) >= 0:
-        return False
-    # As signed numbers, all bytes beyond ASCII are below the space, too.
-    return bool(np.minimum.reduce(np.frombuffer(body, np.int8, end - start, start)) >= _SPACE)
 
 
 def _is_plain(raw: bytes) -> bool:

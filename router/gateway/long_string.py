@@ -33,14 +33,19 @@ def cut(body: bytes) -> tuple[bytes, bytes | memoryview]:
     """Return the skeleton of a body and the long string around its middle; body and nothing without one."""
     middle = len(body) // 2
     start, end = body.rfind(b'"', 0, middle) + 1, body.find(b'"', middle)
-    if not start or end - start < LONG_BYTES_MIN or body.find(b"\\", start, end) >= 0:
-        return body, b""
-    # As signed numbers, all bytes beyond ASCII are below the space, too.
-    if np.minimum.reduce(np.frombuffer(body, np.int8, end - start, start)) < _SPACE:
+    if not start or end - start < LONG_BYTES_MIN or not is_plain_ascii(body, start, end):
         return body, b""
     if body.startswith(_BILLING, start):  # a block that is left out, unlike one with the mark
         return body, b""
     return b"".join((body[:start], MARK, body[end:])), memoryview(body)[start:end]
+
+
+def is_plain_ascii(body: bytes, start: int, end: int) -> bool:
+    """Return True if this part of a string of JSON is written as it reads, and has ASCII only."""
+    if body.find(b"\\", start, end) >= 0:
+        return False
+    # As signed numbers, all bytes beyond ASCII are below the space, too.
+    return bool(np.minimum.reduce(np.frombuffer(body, np.int8, end - start, start)) >= _SPACE)
 
 
 def put_back(stream: Sequence[bytes], text: bytes | memoryview) -> bytes:
