@@ -6,8 +6,11 @@ refused, and a query that is too long to be read whole, too.
 
 from urllib.parse import quote, unquote_to_bytes
 
+import msgspec
+
 from radix import NAME_CHARS_MAX
 from router.errors import ClientError
+from router.proxy import ClientRequest
 
 QUERY_BYTES_MAX = 8 * 1024
 FIELDS_MAX = 256
@@ -52,6 +55,11 @@ class ModelQuery:
                 *fields[self._at + 1 :],
             ]
         return b"&".join(fields)
+
+    def renamed_in(self, request: ClientRequest, model: str | None) -> ClientRequest:
+        """Return the request with another model in its query."""
+        head = msgspec.structs.replace(request.head, query=self.renamed(model))
+        return msgspec.structs.replace(request, head=head)
 
 
 def _plain(written: bytes) -> bytes:

@@ -80,8 +80,7 @@ class RelayExchange(RequestExchange):
         elif endpoint is Endpoint.MORE:
             query = ModelQuery(request.head.query)
             parsed = reader.chosen(without_prompt(endpoint, query.model, tenant, request_id), headers)
-            head = msgspec.structs.replace(request.head, query=query.renamed(parsed.model))
-            self._request = msgspec.structs.replace(request, head=head)
+            self._request = query.renamed_in(request, parsed.model)
         else:
             self._begin_dispatch(without_prompt(endpoint, None, tenant, request_id), headers)
             return

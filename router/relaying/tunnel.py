@@ -14,8 +14,6 @@ It counts as a request in flight for all of its life, here and in the log. The w
 
 from collections.abc import Sequence
 
-import msgspec
-
 from policies import Decision
 from router.errors import ClientError, RouterError, UpstreamError
 from router.gateway.attempt import WorkerAttempt
@@ -55,8 +53,7 @@ class TunnelExchange(StreamingExchange):
         reader, query = self._gateway.reader, ModelQuery(head.query)
         parsed = without_prompt(self._endpoint, query.model, tenant, self._record.worker_request_id)
         parsed = reader.chosen(parsed, headers)
-        head = msgspec.structs.replace(head, query=query.renamed(parsed.model))
-        self._request = msgspec.structs.replace(request, head=head)
+        self._request = query.renamed_in(request, parsed.model)
         self._client.read_body(self)
         if self._record.phase is not Phase.DONE:
             self._begin_dispatch(listed(reader, parsed), headers)
