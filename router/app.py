@@ -32,6 +32,7 @@ from router.continuing import StreamKeeper
 from router.discovery import make_discovery
 from router.encoding import Encoding
 from router.fleet import Health
+from router.freed_memory import give_back_while_idle
 from router.gateway import Gateway, Plugins, Telemetry, starting
 from router.handover import handovers
 from router.live_settings import LiveSettings
@@ -396,6 +397,7 @@ class GatewayProcess:
         loops += [
             ("housekeeping", self._housekeeping.run),
             ("loop lag", self._loop_lag.run),
+            ("freed memory", partial(give_back_while_idle, lambda: self.gateway.sending.inflight)),
             ("roles", self.roles.run),
             ("pulse", self.rates.run),
             ("kv events", self.kv_events.run),

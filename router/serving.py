@@ -32,6 +32,7 @@ from uvicorn.config import STARTUP_FAILURE
 
 from router.discovery import check_discovery
 from router.errors import RouterError, StateError
+from router.freed_memory import keep_freed_memory
 from router.logs import configure_logs
 from router.open_files import UNLIMITED, OpenFiles, raise_open_files
 from router.own_policies import check_own_policies
@@ -226,6 +227,7 @@ async def _serve(loaded: Loaded, sockets: _Sockets, files: OpenFiles) -> int:
 
 
 async def _serve_here(loaded: Loaded, redis_url: str, sockets: _Sockets, files: OpenFiles) -> int:
+    keep_freed_memory()
     config = GatewayConfig(loaded.settings, redis_url, files, sockets.admin, loaded.origins)
     config.load()
     # Objects made so far live as long as the process: full passes of the garbage collector, of

@@ -31,6 +31,12 @@ def cpu_s(pids: Collection[int]) -> float:
     return ticks / os.sysconf("SC_CLK_TCK")
 
 
+def minor_faults(pid: int) -> int:
+    """Pages that one process has faulted in without reading a file; 0 if it is gone."""
+    fields = _stat(pid)
+    return int(fields[7]) if fields else 0
+
+
 def rss_bytes(pid: int) -> int:
     """Resident memory of one process; 0 if it is gone."""
     try:

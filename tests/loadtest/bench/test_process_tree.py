@@ -1,13 +1,22 @@
 """Facts about processes are true of one that this test starts."""
 
 import asyncio
+import mmap
 import os
 import socket
 import sys
 
 from fakes.running import until
 
-from loadtest.bench.process_tree import clients_of, cpu_s, open_files, peak_rss_bytes, rss_bytes, tree_of
+from loadtest.bench.process_tree import (
+    clients_of,
+    cpu_s,
+    minor_faults,
+    open_files,
+    peak_rss_bytes,
+    rss_bytes,
+    tree_of,
+)
 
 BURN = "import time\nwhile time.process_time() < 0.3: pass\nprint()"
 PARENT = f"import subprocess, sys; subprocess.run([sys.executable, '-c', '''{BURN}''']); input()"
@@ -43,3 +52,11 @@ def test_open_files_are_counted_and_nobody_has_none() -> None:
     with socket.socket(), socket.socket():
         assert open_files(os.getpid()) == before + 2
     assert open_files(1 << 30) == 0
+
+
+def test_a_page_that_is_written_for_the_first_time_is_a_fault_and_nobody_has_any() -> None:
+    before = minor_faults(os.getpid())
+    with mmap.mmap(-1, mmap.PAGESIZE) as page:
+        page[0] = 1
+    assert minor_faults(os.getpid()) > before
+    assert minor_faults(1 << 30) == 0

@@ -1,0 +1,91 @@
+"""Freed memory, in processes of their own: the thresholds of glibc are those of a whole process."""
+
+import asyncio
+import ctypes
+import os
+import platform
+import subprocess
+import sys
+
+import pytest
+
+from router.freed_memory import GIVE_BACK_EVERY_S, give_back_freed_memory, give_back_while_idle
+
+ROUNDS = """
+import resource
+from router.freed_memory import give_back_freed_memory, keep_freed_memory
+
+def faults():
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
+    bodies = [bytearray(b"x") * (4 << 20) for _ in range(4)]
+    del bodies
+    return resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before
+
+def pages():
+    return int(open("/proc/self/statm").read().split()[1])
+
+faults(), faults()
+usual = faults()
+keep_freed_memory()
+faults()
+kept, before = faults(), pages()
+give_back_freed_memory()
+print(usual, kept, before - pages())
+"""
+"""A round makes and frees four bodies of 4 MB."""
+
+PAGES = (16 << 20) // os.sysconf("SC_PAGE_SIZE")
+
+
+def rounds(**environ: str) -> list[int]:
+    """Faults of a round before and after memory is kept, and pages that are given back then."""
+    command = [sys.executable, "-c", ROUNDS]
+    run = subprocess.run(command, env={**os.environ, **environ}, check=True, capture_output=True, text=True)
+    return [int(number) for number in run.stdout.split()]
+
+
+glibc = pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="other C libraries keep no memory")
+
+
+@glibc
+def test_freed_bodies_are_kept_for_the_next_and_given_back_on_request() -> None:
+    usual, kept, given_back = rounds()
+    assert usual > 0, "glibc trims the heap by itself from 8 MB on"
+    assert kept < usual / 10
+    assert given_back > PAGES * 0.9
+
+
+@glibc
+@pytest.mark.parametrize(
+    "setting",
+    [
+        {"MALLOC_TRIM_THRESHOLD_": "131072"},
+        {"GLIBC_TUNABLES": "glibc.malloc.mmap_threshold=131072"},
+    ],
+    ids=["variable", "tunable"],
+)
+def test_a_setting_of_the_user_stays(setting: dict[str, str]) -> None:
+    usual, kept, _ = rounds(**setting)
+    assert kept > usual / 2
+
+
+async def test_memory_is_given_back_at_each_look_without_requests_in_flight() -> None:
+    busy = [0, 2, 0]
+    waits: list[float] = []
+    given_back: list[int] = []
+
+    async def sleep(seconds: float) -> None:
+        waits.append(seconds)
+        if not busy:
+            raise asyncio.CancelledError
+
+    with pytest.raises(asyncio.CancelledError):
+        await give_back_while_idle(lambda: busy.pop(), lambda: given_back.append(len(waits)), sleep)
+    assert given_back == [1, 3]
+    assert waits == [GIVE_BACK_EVERY_S] * 4
+
+
+def test_another_c_library_is_left_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A function that it does not have is an AttributeError of ctypes."""
+    monkeypatch.setattr(ctypes, "CDLL", lambda _: object())
+    give_back_freed_memory()
