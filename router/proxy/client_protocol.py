@@ -369,15 +369,18 @@ class GatewayProtocol(HttpToolsProtocol):
         size = self._read_bytes = len(data)
         self._framing_bytes += size
         learns = self._receiving is _IDLE and self._heads_learned < LEARNED_MAX and not self.watches_requests
-        offered = 0
+        offered = start = 0
         try:
-            if self._receiving is not _TUNNEL:
-                self.parser.feed_data(data)
-            else:
+            if self._receiving is _TUNNEL:
                 self._tunnelled(data)
+            else:
+                if self._missing_bytes and self._receiver is not None:
+                    start = self._take_body(data)
+                if start < size:
+                    self.parser.feed_data(data[start:])
         except httptools.HttpParserUpgrade as upgrade:
-            offered = upgrade.args[0]
-        except httptools.HttpParserError as error:
+            offered = start + upgrade.args[0]
+        except (httptools.HttpParserError, RouterError) as error:
             self._refuse_malformed(error)
         if offered:
             self._parse_behind_offer(memoryview(data)[offered:])
@@ -564,6 +567,15 @@ class GatewayProtocol(HttpToolsProtocol):
         body_bytes = self._add_app_body(body) if receiver is None else receiver.add_body(body)
         if body_bytes > self.limits.body_bytes_max:
             raise self._too_large()
+
+    def _take_body(self, data: bytes | memoryview) -> int:
+        """Take the rest of a body of declared length past the parser, which would copy it; return its end."""
+        end = self._missing_bytes
+        self.on_body(bytes(data[:end]))
+        if not self._missing_bytes:
+            self._make_parser()
+            self.on_message_complete()
+        return end
 
     def _add_app_body(self, body: bytes) -> int:
         """Pass a piece to the application; return the length so far."""
@@ -900,8 +912,8 @@ class GatewayProtocol(HttpToolsProtocol):
             return end
         return None
 
-    def _refuse_malformed(self, error: httptools.HttpParserError) -> None:
-        cause = error.__context__
+    def _refuse_malformed(self, error: Exception) -> None:
+        cause = error if isinstance(error, RouterError) else error.__context__
         self._refuse(cause if isinstance(cause, RouterError) else _malformed(str(error)))
 
     def _parse_head_again(self) -> None:
@@ -910,9 +922,12 @@ class GatewayProtocol(HttpToolsProtocol):
         version = self.parser.get_http_version().encode("ascii")
         lines = [b"%b %b HTTP/%b" % (method, self.url, version)]
         lines += [b"%b: %b" % header for header in self.headers if header[0] != b"upgrade"]
+        self._make_parser()
+        self.parser.feed_data(b"\r\n".join([*lines, b"", b""]))
+
+    def _make_parser(self) -> None:
         self.parser = httptools.HttpRequestParser(self)
         self.parser.set_dangerous_leniencies(lenient_data_after_close=True)
-        self.parser.feed_data(b"\r\n".join([*lines, b"", b""]))
 
     def _tunnelled(self, data: bytes | memoryview) -> None:
         self._framing_bytes = 0

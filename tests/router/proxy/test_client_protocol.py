@@ -310,6 +310,26 @@ async def test_a_large_body_ends_where_its_length_says(
     assert type(gateway.exchanges[0].request.body) is bytes
 
 
+async def test_the_parser_gets_a_body_of_known_length_only_with_its_head(
+    gateway: Any, until: Until, read_answer: ReadAnswer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The parser would copy it. Bytes behind it in the same read are the next request."""
+    counting = type("Counting", (_CountingParser,), {})
+    monkeypatch.setattr(httptools, "HttpRequestParser", counting)
+    gateway.on_start = echo
+    await gateway.start()
+    reader, _ = await gateway.connect()
+    await until(lambda: gateway.connections)
+    (connection,) = gateway.connections
+    begin = b"POST /v1/x HTTP/1.1\r\nHost: g\r\nContent-Length: 200001\r\n\r\n1"
+    for read in (begin, b"2" * 100_000, b"3" * 100_000 + HELLO, begin, b"4" * 200_000):
+        connection.data_received(read)
+    assert counting.fed_bytes == 2 * len(begin) + len(HELLO)
+    assert (await read_answer(reader))[1] == b"1" + b"2" * 100_000 + b"3" * 100_000
+    assert (await read_answer(reader))[1] == b'{"from":"app"}'
+    assert (await read_answer(reader))[1] == b"1" + b"4" * 200_000
+
+
 async def test_a_large_body_that_stops_coming_is_refused_in_time(
     gateway: Any, read_answer: ReadAnswer
 ) -> None:
