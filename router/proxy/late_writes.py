@@ -15,8 +15,8 @@ from weakref import WeakKeyDictionary, proxy
 Piece = bytes | bytearray | memoryview
 
 WRITES_MAX = 64
-"""Writes that wait. On sockets (W1) a request took 93, 94, 98 us with 8, 92, 89, 89 with 24, 88, 87, 86 with 64:
-work of one kind in a row finds its code in the caches. 500 save no more."""
+"""Writes that wait. On sockets (W1) a request took 94, 94, 98 us with 8, 92, 89, 89 with 24, 88, 87, 86 with
+64: work of one kind in a row finds its code in the caches. 500 save no more."""
 
 
 class LateWrites:
