@@ -128,7 +128,8 @@ class GatewayProcess:
         self.clock = LogClock()
         self._ops = report.LogListener(self._heard)
         self.shared = self._shared_state(settings, redis_url)
-        log = LogPort(self.replica, self.shared.publish, self.clock.now_us, lambda: self.shared.status)
+        shared = self.shared
+        log = LogPort(self.replica, shared.publish, self.clock.now_us, lambda: shared.status, shared.replicas)
         self.workers = WorkerSide(
             settings,
             self.fleet,

@@ -202,7 +202,7 @@ async def measure(folder: str, workers: int, replicas: int, seconds: float) -> d
             Core(
                 fleet,
                 cast(Registry, Workers(fleet, folder, workers)),
-                LogPort(names[0], tell, lambda: time.time_ns() // 1000, lambda: status),
+                LogPort(names[0], tell, lambda: time.time_ns() // 1000, lambda: status, lambda: tuple(names)),
             ),
             client,
             destinations,

@@ -157,15 +157,16 @@ class EngineMetrics:
         worker_id = local.worker.worker_id
         if local.health is not Health.HEALTHY or worker_id in self._reading:
             return None
-        report = self._core.fleet.reports.get(local.places[0].worker_id)
-        if report is not None and not self._core.fleet.loads.inflight_requests[local.slots].any():
+        interval_us, report = self._interval_us, self._core.fleet.reports.get(local.places[0].worker_id)
+        if report is not None and (
+            report.at_us + interval_us > now_us
+            or not self._core.fleet.loads.inflight_requests[local.slots].any()
+        ):
             return None
         # Without a report, the worker's time runs from when this replica first saw it due.
         first_us = self._not_before_us.setdefault(worker_id, now_us)
-        wait_us = TURN_INTERVALS * self._core.turn(worker_id) * self._interval_us
-        if report is None:
-            return first_us + wait_us
-        return max(first_us, report.at_us + self._interval_us + wait_us)
+        wait_us = TURN_INTERVALS * self._core.turn(worker_id) * interval_us
+        return first_us + wait_us if report is None else max(first_us, report.at_us + interval_us + wait_us)
 
     def _forget_others(self, current: set[str]) -> None:
         if len(self._not_before_us) > len(current):

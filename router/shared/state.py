@@ -242,6 +242,10 @@ class SharedState:
             lost=self._heartbeat.lost,
         )
 
+    def replicas(self) -> tuple[str, ...]:
+        """Ids of the replicas that are alive, this one included."""
+        return self._heartbeat.replicas
+
     @property
     def wrote_snapshot(self) -> bool:
         """True if the newest snapshot is this replica's."""

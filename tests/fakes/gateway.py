@@ -322,7 +322,7 @@ def log_port(
         said = {name: value() if callable(value) else value for name, value in status.items()}
         return replace(ALONE_STATUS, replicas=replicas(), **said)
 
-    return LogPort(replica, shared.publish, time.clock.now_us, now)
+    return LogPort(replica, shared.publish, time.clock.now_us, now, replicas)
 
 
 def registry(shared: FakeShared, time: VirtualTime, **rules: Any) -> Registry:
@@ -393,7 +393,13 @@ class Bench:
             tenant_header=settings.tenancy.tenant_header.encode(),
             keys=keys,
         )
-        log = LogPort("r1", self.shared.publish, self.time.clock.now_us, lambda: self.status)
+        log = LogPort(
+            "r1",
+            self.shared.publish,
+            self.time.clock.now_us,
+            lambda: self.status,
+            lambda: self.status.replicas,
+        )
         self.core = Core(self.shared.fleet, self.registry, log)
         self.pairs = PairPlugin(
             settings, self.core, self.handovers, loop=cast(Any, self.time), now_s=self.time.time

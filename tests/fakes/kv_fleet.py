@@ -122,7 +122,7 @@ class Replica:
         self.buffered_ops = 0
         self.client = httpx.AsyncClient(transport=httpx.MockTransport(self._answer))
         destinations = Destinations()
-        log = LogPort(name, self.shared.publish, self.now_us, self._status)
+        log = LogPort(name, self.shared.publish, self.now_us, self._status, lambda: self.alive)
         self.kv_events = KvEvents(
             Core(self.shared.fleet, self.registry, log),
             self.client,

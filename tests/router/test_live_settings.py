@@ -34,7 +34,7 @@ class Replica:
         self.live = LiveSettings(
             Loaded(started, {"queue.size": Origin("flag", "--queue-size")}),
             self.fleet.overrides,
-            LogPort(name, self._publish, self._tick, lambda: ALONE_STATUS),
+            LogPort(name, self._publish, self._tick, lambda: ALONE_STATUS, lambda: (name,)),
             parts={"part": self.told.append},
         )
 

@@ -82,7 +82,11 @@ class Streams(RuleBasedStateMachine):
         self.follower = Follower(
             local,
             local.worker,
-            Core(shared.fleet, workers, LogPort("r", shared.publish, self.now, lambda: ALONE_STATUS)),
+            Core(
+                shared.fleet,
+                workers,
+                LogPort("r", shared.publish, self.now, lambda: ALONE_STATUS, lambda: ("r",)),
+            ),
             Residency(BLOCK, lambda lora, salt: ROOT),
             now_unix_s=lambda: 0.0,
             woken=lambda follower: None,
