@@ -702,7 +702,7 @@ class FleetState:
 
         The present value comes last. Replicas that know the same words have the same values.
         """
-        found = {tag_of(each.kind): each.digest.passed() for each in self.registers if each.kind.compared}
+        found = {tag: digest.passed() for tag, digest in self.registers.digests.items()}
         found[tag_of(WorkerPut)] = self._digest.passed()
         changes = self.overrides
         found[tag_of(SettingsChanged)] = [

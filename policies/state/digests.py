@@ -52,6 +52,8 @@ class Digest:
 
     def passed(self) -> list[int]:
         """Return the sums since the last call, the present one last."""
+        if not self._passed:
+            return [self.value]
         values = [*self._passed, self.value]
         self._passed.clear()
         return values

@@ -14,7 +14,7 @@ from collections.abc import Iterator
 from typing import Any, Generic, TypeVar
 
 from policies.state.digests import Digest
-from policies.state.ops import REGISTERS, Register
+from policies.state.ops import REGISTERS, Register, tag_of
 from radix import WORKERS_MAX
 
 KEPT_MAX = 1000
@@ -125,6 +125,7 @@ class AllRegisters:
     Attributes:
         apart: Registers that some part of the fleet keeps, as given.
         plain: All others, in the order of their declarations.
+        digests: Digests of the kinds that replicas compare, by tag.
     """
 
     def __init__(self, *apart: Registers[Any]) -> None:
@@ -139,6 +140,7 @@ class AllRegisters:
         self._of_workers: dict[type[Register], WorkerRegisters[Any]] = {
             each.kind: each for each in self if isinstance(each, WorkerRegisters)
         }
+        self.digests = {tag_of(each.kind): each.digest for each in self if each.kind.compared}
 
     def __iter__(self) -> Iterator[Registers[Any]]:
         return iter((*self.apart, *self.plain))
