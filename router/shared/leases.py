@@ -33,7 +33,7 @@ from router.errors import StateError
 from router.shared.keys import Keys
 from router.shared.lease_account import Charge, LeaseAccount, Limits
 from router.shared.lease_script import SCRIPT, command, reply_of
-from router.shared.server import SERVER_INTERVAL_S, RedisLink, RedisRefused
+from router.shared.server import RedisLink, RedisRefused, leave_replaced
 
 logger = logging.getLogger(__name__)
 
@@ -178,7 +178,8 @@ class Leases:
         """Make the rounds until cancelled; then give everything back. Failures of Redis do not end it."""
         try:
             async with asyncio.TaskGroup() as group:
-                group.create_task(self._watch_server(), name="limits-server")
+                # `_look` sees that the server was left, and tells its successor everything.
+                group.create_task(leave_replaced(self._link), name="limits-server")
                 await self._rounds()
         finally:
             for timer in (self._timer, self._look_timer):
@@ -200,13 +201,6 @@ class Leases:
                 self._fail(str(error))
                 pause_s = min(BACKOFF_S_MAX, BACKOFF_S * 2 ** min(failures, 10))
                 await asyncio.sleep(pause_s * random.uniform(0.5, 1.0))  # noqa: S311 - jitter
-
-    async def _watch_server(self) -> None:
-        """Leave a primary that was replaced; `_look` sees that, and tells its successor everything."""
-        while True:
-            await asyncio.sleep(SERVER_INTERVAL_S)
-            if await self._link.replaced():
-                self._link.lose("the Sentinels name another primary")
 
     def _call_for(self, account: LeaseAccount) -> None:
         self._due[account] = None

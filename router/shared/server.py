@@ -22,7 +22,15 @@ from router.shared.connection import Argument, Command, Connection
 from router.shared.discovery import connect, replaced
 from router.shared.failures import RedisLost, RedisRefused, failure_of
 
-__all__ = ["SERVER_INTERVAL_S", "Argument", "Command", "RedisLink", "RedisLost", "RedisRefused"]
+__all__ = [
+    "SERVER_INTERVAL_S",
+    "Argument",
+    "Command",
+    "RedisLink",
+    "RedisLost",
+    "RedisRefused",
+    "leave_replaced",
+]
 
 SERVER_INTERVAL_S = 1.0
 """Between two looks whether a link still leads to the right server (`RedisLink.replaced`)."""
@@ -90,6 +98,11 @@ class RedisLink:
         """Run commands in one round trip; raises like `call`, for the first that failed."""
         return await self._exchange(commands) if commands else []
 
+    @property
+    def has_sentinels(self) -> bool:
+        """True if Sentinels can name another server."""
+        return self._address.kind == "sentinel"
+
     async def replaced(self) -> bool:
         """True if another server is the right one by now, although this one answers."""
         endpoint = self.endpoint
@@ -130,3 +143,15 @@ class RedisLink:
                     self._address, self._home, self._timeout_s, self._name
                 )
             return connection
+
+
+async def leave_replaced(*links: RedisLink) -> None:
+    """Leave primaries that were replaced, until cancelled; return at once if none can be.
+
+    A wake-up costs an idle gateway more than this look.
+    """
+    while any(link.has_sentinels for link in links):
+        await asyncio.sleep(SERVER_INTERVAL_S)
+        for link in links:
+            if await link.replaced():
+                link.lose("the Sentinels name another primary")

@@ -22,7 +22,7 @@ import msgspec
 from router.errors import StateError
 from router.session_rules import SessionRules
 from router.shared.keys import Keys
-from router.shared.server import SERVER_INTERVAL_S, RedisLink
+from router.shared.server import RedisLink, leave_replaced
 from router.shared.streams import START, StreamId, parse_id, stream_id
 
 logger = logging.getLogger(__name__)
@@ -108,7 +108,7 @@ class SessionHomes:
             async with asyncio.TaskGroup() as group:
                 group.create_task(self._tell_all(), name="sessions-told")
                 group.create_task(self._hear_all(heard), name="sessions-heard")
-                group.create_task(self._watch_server(), name="sessions-server")
+                group.create_task(leave_replaced(self._telling, self._reading), name="sessions-server")
         finally:
             await self._telling.aclose()
             await self._reading.aclose()
@@ -176,14 +176,6 @@ class SessionHomes:
             await asyncio.sleep(0)
         await asyncio.sleep(READ_INTERVAL_S)
         return position
-
-    async def _watch_server(self) -> None:
-        """Leave a primary that was replaced."""
-        while True:
-            await asyncio.sleep(SERVER_INTERVAL_S)
-            for link in (self._telling, self._reading):
-                if await link.replaced():
-                    link.lose("the Sentinels name another primary")
 
     def _note(self, part: str, error: StateError | None) -> None:
         """Log that telling or hearing fails, or that both work again, once for each."""

@@ -20,7 +20,7 @@ from collections.abc import Callable
 from router.errors import StateError
 from router.session_rules import SessionRules
 from router.shared.keys import Keys
-from router.shared.server import SERVER_INTERVAL_S, Command, RedisLink
+from router.shared.server import Command, RedisLink, leave_replaced
 
 logger = logging.getLogger(__name__)
 
@@ -119,7 +119,7 @@ class StoredResponses:
         """Tell Redis the due entries, until cancelled. Failures of Redis do not end it."""
         try:
             async with asyncio.TaskGroup() as group:
-                group.create_task(self._watch_server(), name="responses-server")
+                group.create_task(leave_replaced(self._link), name="responses-server")
                 while True:
                     await self._wake.wait()
                     await self._tell()
@@ -171,13 +171,6 @@ class StoredResponses:
         except (StateError, TimeoutError):
             worker_id = None
         found(worker_id)
-
-    async def _watch_server(self) -> None:
-        """Leave a primary that was replaced."""
-        while True:
-            await asyncio.sleep(SERVER_INTERVAL_S)
-            if await self._link.replaced():
-                self._link.lose("the Sentinels name another primary")
 
     def _say(self, name: str, worker_id: str) -> None:
         if len(self._due) >= DUE_MAX:

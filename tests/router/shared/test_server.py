@@ -7,8 +7,8 @@ import pytest
 
 from loadtest.chaos import ClusterGroup, ValkeyServer
 from router.errors import StateError
-from router.shared import EmbeddedValkey
-from router.shared.server import RedisLink, RedisLost, RedisRefused
+from router.shared import EmbeddedValkey, server
+from router.shared.server import RedisLink, RedisLost, RedisRefused, leave_replaced
 
 
 @pytest.mark.parametrize("url", ["http://host", "host:6379", "redis+sentinel://host:26379"])
@@ -130,3 +130,19 @@ async def test_round_trips_are_told_without_the_time_to_connect(redis_url: str) 
     assert [ended_s >= started_s for started_s, ended_s in told] == [True, True]
     assert told[1][1] - told[1][0] >= 0.04
     await link.aclose()
+
+
+async def test_a_server_that_cannot_be_replaced_is_not_looked_at(monkeypatch: pytest.MonkeyPatch) -> None:
+    await leave_replaced(RedisLink("redis://host", 1.0), RedisLink("unix:///valkey.sock", 1.0))
+    monkeypatch.setattr(server, "SERVER_INTERVAL_S", 0.0)
+    link, lost = RedisLink("redis+sentinel://host:26379/service", 1.0), asyncio.Event()
+
+    async def replaced() -> bool:
+        return True
+
+    monkeypatch.setattr(link, "replaced", replaced)
+    monkeypatch.setattr(link, "lose", lambda _: lost.set())
+    looks = asyncio.create_task(leave_replaced(link))
+    async with asyncio.timeout(60):
+        await lost.wait()
+    looks.cancel()
