@@ -41,7 +41,9 @@ LINE_BYTES_MAX = 64 << 10
 TEXT_CHARS_MAX = 1000
 """Characters that are left of each text of such a line."""
 
-GATHER_S = 0.02
+GATHER_S = 0.1
+"""Between two looks of the thread, each of which may hold up the event loop: it needs the interpreter."""
+
 CLOSE_TIMEOUT_S = 2.0
 
 _RECORD_FIELDS = frozenset(vars(logging.makeLogRecord({}))) | {"message", "asctime", "color_message"}
