@@ -1,4 +1,4 @@
-"""Number of the other replicas: alone, and among many, the log is written and read at leisure.
+"""Number of the other replicas: alone, and among many, the log is written at leisure.
 
 A flush or a read costs some 100 us with any content, so hundreds per second are worth their price only
 where a replica waits for what they carry. A lone replica makes few:
@@ -9,11 +9,11 @@ where a replica waits for what they carry. A lone replica makes few:
             no heartbeat for its time to live, nor an entry for `HEARD_S`
 
 A newcomer beats before it serves and sees us at once. We see it with our own next beat, 0.4 s later at
-most, or with its first entry, if that comes first; both end a pause of the publisher at once. Until then its
-operations take up to `LEISURE_S` longer to us, and ours up to `LONE_FLUSH_S` longer to it: two bursts of the
-same prompt may cost in that time one placement that does not know of the other, once per start. If we are
-killed, Redis misses up to `LONE_FLUSH_S` more of our operations; but the requests of that time died with us,
-and no sibling had its share in them.
+most, or with its first entry, if that comes first; both end a pause of the publisher at once. Until then our
+operations take up to `LONE_FLUSH_S` longer to it: two bursts of the same prompt may cost in that time one
+placement that does not know of the other, once per start. If we are killed, Redis misses up to `LONE_FLUSH_S`
+more of our operations; but the requests of that time died with us, and no sibling had its share in them.
+Reads need no pause: alone, there is nothing to read but our own seldom entries.
 
 Every entry is delivered to all replicas for 1 us each, and every read costs Valkey some 10 us. N replicas
 that flush and read as often as two of them would cost its one thread N^2. So from `FEW` siblings on the
@@ -22,18 +22,18 @@ that comes after a quiet moment goes at once all the same.
 """
 
 import asyncio
-import contextlib
 import time
 from collections.abc import Callable
 
-# Twenty reads per second cost a quarter of a percent of a core. A newcomer's first entry waits as long.
 LEISURE_S = 0.05
+"""Longest pause among many replicas. Twenty reads per second cost a quarter of a percent of a core."""
+
 LONE_FLUSH_S = 0.2
 """Pause after a flush that no other replica waits for. Each flush is an entry that comes back by a read, so
 five a second cost a quarter of twenty."""
 
 FEW = 7
-# Part of the pause for each sibling more than `FEW`; it grows to `LEISURE_S`.
+# Part of the pause for each sibling more than `FEW`.
 SIBLING_S = 0.001
 # Longer than it takes to see the heartbeat of a sibling that was heard.
 HEARD_S = 1.0
@@ -70,13 +70,11 @@ class PeerPresence:
         return not self._siblings() and self._monotonic_s() - self._heard_s >= HEARD_S
 
     def pause_s(self, usual_s: float) -> float:
-        """Choose the pause after a flush or a read.
+        """Choose the pause after a flush or a read in company.
 
         Args:
             usual_s: The pause in company of few, seconds.
         """
-        if self.alone:
-            return max(usual_s, LEISURE_S)
         return max(usual_s, min((self._siblings() - FEW) * SIBLING_S, LEISURE_S))
 
     async def rest(self, usual_s: float) -> None:
@@ -85,6 +83,6 @@ class PeerPresence:
             await asyncio.sleep(self.pause_s(usual_s))
             return
         self._met.clear()
-        with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout(max(usual_s, LONE_FLUSH_S)):
-                await self._met.wait()
+        over = asyncio.get_running_loop().call_later(max(usual_s, LONE_FLUSH_S), self._met.set)
+        await self._met.wait()
+        over.cancel()

@@ -226,7 +226,7 @@ class Reader:
             await self.locate(commands, bulk)
             return
         await self._apply_entries(entries, bulk)
-        if len(entries) < READ_ENTRIES_MAX:
+        if len(entries) < READ_ENTRIES_MAX and not self._presence.alone:
             await asyncio.sleep(self._presence.pause_s(READ_INTERVAL_S))
 
     async def _apply_entries(self, entries: list[tuple[bytes, list[bytes]]], bulk: RedisLink) -> None:

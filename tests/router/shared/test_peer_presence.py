@@ -16,27 +16,25 @@ class Clock:
         return self.s
 
 
-def test_who_is_alone_from_the_start_takes_its_time() -> None:
-    assert PeerPresence(lambda: 0, Clock()).pause_s(0.003) == LEISURE_S
-
-
-def test_a_heartbeat_ends_the_leisure_and_its_end_brings_it_back() -> None:
+def test_a_replica_is_alone_from_the_start_until_a_heartbeat_and_again_after_its_end() -> None:
     beats: set[str] = set()
     presence = PeerPresence(lambda: len(beats), Clock())
+    assert presence.alone
     beats.add("sibling")
+    assert not presence.alone
     assert presence.pause_s(0.003) == 0.003
     beats.clear()
-    assert presence.pause_s(0.003) == LEISURE_S
+    assert presence.alone
 
 
-def test_an_entry_of_another_replica_ends_the_leisure_for_as_long_as_its_heartbeat_takes() -> None:
+def test_after_an_entry_of_another_replica_it_is_in_company_for_as_long_as_its_heartbeat_takes() -> None:
     clock = Clock()
     presence = PeerPresence(lambda: 0, clock)
     presence.heard()
     clock.s += HEARD_S - 0.01
-    assert presence.pause_s(0.003) == 0.003
+    assert not presence.alone
     clock.s += 0.02
-    assert presence.pause_s(0.003) == LEISURE_S
+    assert presence.alone
 
 
 def test_a_pause_that_is_longer_anyway_stays_as_configured() -> None:
