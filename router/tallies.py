@@ -9,6 +9,7 @@ from bisect import bisect_left
 from collections import Counter as Tally
 from collections import defaultdict
 from collections.abc import Callable, Iterable
+from itertools import accumulate
 from typing import Any
 
 import numpy as np
@@ -33,6 +34,10 @@ class BatchHistogram(Histogram):
                 bucket.inc(count)
         self._sum.inc(total)
 
+    def totals(self) -> tuple[tuple[int, ...], float]:
+        """Return the counts up to each bound, and the sum of values."""
+        return tuple(accumulate(int(bucket.get()) for bucket in self._buckets)), self._sum.get()
+
 
 class Distribution:
     """Gathers observations for one histogram without labels, or one label set."""
@@ -50,9 +55,7 @@ class Distribution:
 
     def totals(self) -> tuple[tuple[int, ...], float]:
         """Return the counts up to each bound and the sum, as flushed since the start of this process."""
-        samples = [sample for metric in self._histogram.collect() for sample in metric.samples]
-        counts = (int(sample.value) for sample in samples if sample.name.endswith("_bucket"))
-        return tuple(counts), next(sample.value for sample in samples if sample.name.endswith("_sum"))
+        return self._histogram.totals()
 
     def flush(self) -> None:
         """Hand the values over."""

@@ -32,7 +32,10 @@ def test_a_distribution_counts_like_the_histogram_it_feeds(values: list[float], 
         if index == flush_at:
             tally.flush()
     tally.flush()
-    assert samples(actual, "h") == samples(expected, "h")
+    found = samples(expected, "h")
+    assert samples(actual, "h") == found
+    buckets = tuple(count for (name, *_), count in found.items() if name == "_bucket")
+    assert tally.totals() == (buckets, pytest.approx(sum(values)))
 
 
 def test_the_sum_of_a_distribution_is_handed_over() -> None:
