@@ -31,7 +31,7 @@ DEFERRED_MODULES = (
 )
 """Modules whose names the gateway never asks for; of packages it imports modules within.
 
-Their code runs when somebody does, as policies of users may.
+Their code runs when other code does, for example a user's policy.
 """
 
 
