@@ -2,7 +2,7 @@
 
 import pytest
 
-from router.fleet.engine_load import EngineLoad, engine_load, rank_loads
+from router.fleet.engine_load import _LOADS, EngineLoad, engine_load, rank_loads
 
 VLLM = b"""# HELP vllm:num_requests_running Number of requests in model execution batches.
 # TYPE vllm:num_requests_running gauge
@@ -121,3 +121,9 @@ sglang:token_usage{dp_rank="0"} 0.25
 )
 def test_a_page_that_does_not_tell_all_ranks_tells_none(page: bytes) -> None:
     assert rank_loads(page, 2) is None
+
+
+def test_all_names_of_an_engine_begin_as_its_pages_are_told_by() -> None:
+    for beginning, load in _LOADS.items():
+        names = (load.running, load.waiting, *load.shares, *(load.used or ()))
+        assert all((b"\n" + name).startswith(beginning) for name in names)
