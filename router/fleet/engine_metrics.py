@@ -75,10 +75,11 @@ class EngineMetrics:
         limit = asyncio.Semaphore(AT_ONCE)
         async with asyncio.TaskGroup() as group:
             while True:
-                if not self._interval_us:
+                interval_us = self._interval_us
+                if not interval_us:
                     await asyncio.sleep(OFF_S)
                     continue
-                tick_s = min(self._interval_us / 1e6 / TICKS, TICK_S_MAX)
+                tick_s = min(interval_us / 1e6 / TICKS, TICK_S_MAX)
                 looks_max = max(1, round(LOOKS_PER_S_MAX * tick_s))
                 for local in self.due(self._core.log.now_us())[:looks_max]:
                     self._reading.add(local.worker.worker_id)
@@ -144,7 +145,7 @@ class EngineMetrics:
     def due(self, now_us: int) -> list[LocalWorker]:
         """Workers that this replica is to read now, the longest overdue first."""
         workers = self._core.registry.all()
-        self._forget_others({local.worker.worker_id for local in workers})
+        self._forget_others(workers)
         due: list[tuple[int, str, LocalWorker]] = []
         for local in workers:
             worker_id = local.worker.worker_id
@@ -168,11 +169,11 @@ class EngineMetrics:
         wait_us = TURN_INTERVALS * self._core.turn(worker_id) * interval_us
         return first_us + wait_us if report is None else max(first_us, report.at_us + interval_us + wait_us)
 
-    def _forget_others(self, current: set[str]) -> None:
-        if len(self._not_before_us) > len(current):
-            for worker_id in self._not_before_us.keys() - current:
+    def _forget_others(self, workers: Sequence[LocalWorker]) -> None:
+        if len(self._not_before_us) > len(workers):
+            for worker_id in self._not_before_us.keys() - {local.worker.worker_id for local in workers}:
                 del self._not_before_us[worker_id]
-            kept = {place.worker_id for local in self._core.registry.all() for place in local.places}
+            kept = {place.worker_id for local in workers for place in local.places}
             self._inflight = {key: self._inflight[key] for key in self._inflight.keys() & kept}
 
 

@@ -186,7 +186,7 @@ class SnapshotStore:
         if head is None or head.version != self._version:
             return head
         pieces = await link.call("HLEN", self._keys.pieces(head.name))
-        return dataclasses.replace(head, sound=pieces == head.pieces and not refused)
+        return dataclasses.replace(head, sound=False) if refused or pieces != head.pieces else head
 
     async def read(self, link: RedisLink, fetched: Callable[[float], None]) -> Snapshot | None:
         """Read the newest snapshot, piece by piece.
