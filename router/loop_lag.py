@@ -13,7 +13,7 @@ import asyncio
 import time
 from collections.abc import Awaitable, Callable
 
-INTERVAL_S = 0.05
+INTERVAL_S = 0.1
 """Between two looks, 10 µs each, and some 40 µs where a look wakes the process."""
 
 IDLE_INTERVAL_S = 0.2

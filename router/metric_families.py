@@ -216,7 +216,7 @@ CACHED_ERROR = Family(
 LOOP_LAG = Family(
     "event_loop_lag_seconds",
     "histogram",
-    "Lateness of the event loop, sampled 20 times a second under load; a chunk waits as long.",
+    "Lateness of the event loop, sampled ten times a second under load; a chunk waits as long.",
     buckets=LAG_SECONDS,
 )
 TTFT_ERROR = Family(

@@ -2,7 +2,7 @@ import asyncio
 
 import pytest
 
-from router.loop_lag import INTERVAL_S, LoopLag
+from router.loop_lag import LoopLag
 
 
 async def test_what_comes_late_is_observed_and_what_comes_early_is_not_late() -> None:
@@ -41,7 +41,6 @@ async def test_looks_go_on_by_the_real_clock() -> None:
         await enough.wait()
     task.cancel()
     assert min(lags) >= 0
-    assert INTERVAL_S < 0.1
 
 
 async def test_without_requests_in_flight_it_looks_five_times_a_second() -> None:
@@ -59,4 +58,4 @@ async def test_without_requests_in_flight_it_looks_five_times_a_second() -> None
     with pytest.raises(asyncio.CancelledError):
         await loop_lag.run()
     assert sum(at_s < 10.0 for at_s in looks) == pytest.approx(50, abs=1)
-    assert sum(at_s >= 10.0 for at_s in looks) == pytest.approx(200, abs=10)
+    assert sum(at_s >= 10.0 for at_s in looks) == pytest.approx(100, abs=10)
