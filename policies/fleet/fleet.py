@@ -702,7 +702,8 @@ class FleetState:
 
         The present value comes last. Replicas that know the same words have the same values.
         """
-        found = {tag: digest.passed() for tag, digest in self.registers.digests.items()}
+        digests = self.registers.digests
+        found = dict(zip(digests, map(Digest.passed, digests.values()), strict=True))
         found[tag_of(WorkerPut)] = self._digest.passed()
         changes = self.overrides
         found[tag_of(SettingsChanged)] = [

@@ -24,6 +24,7 @@ import time
 from collections import deque
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from operator import itemgetter
 
 import msgspec
 
@@ -156,7 +157,7 @@ class Agreement:
         """Take in the own digests, and return when that was."""
         now_s = self._monotonic_s()
         found = self._digests()
-        self._own = {tag: values[-1] for tag, values in found.items()}
+        self._own = dict(zip(found, map(itemgetter(-1), found.values()), strict=True))
         self._recent.append((now_s, found))
         while self._recent[0][0] < now_s - RECENT_S:
             self._recent.popleft()

@@ -55,8 +55,8 @@ READS = b"vectors"
 """Mark of this version, in the hash behind the process. Older ones take it for a part of the process name."""
 
 ALONE_VALUE_S = 5.0
-"""Age up to which a replica without siblings repeats its vitals: a newcomer reads new ones after its second
-beat at the latest."""
+"""Age up to which a replica without siblings repeats its vitals and digests: a newcomer reads new ones after
+its second beat at the latest, and digests must differ for longer to mean anything."""
 
 FRESH_BEATS = 3
 """Missed beats in a row after which a sibling may have changed its registers without showing it."""
@@ -98,7 +98,7 @@ class Heartbeat:
         publish_left: Says in the log that a sibling has left.
         ttl_s: Time without a beat after which a replica has left, seconds.
         value: Vitals of this replica, asked at every beat in company; only shown (`router.shared.vitals`).
-        digests: Digests of its registers, asked at every beat.
+        digests: Digests of its registers, asked with the vitals.
         monotonic_s: The local clock; its zero does not matter.
 
     Attributes:
@@ -125,7 +125,7 @@ class Heartbeat:
         self._ttl_s = ttl_s
         self._monotonic_s = monotonic_s
         self._value, self._digests = value, digests
-        self._shown_value, self._value_s = b"", -inf
+        self._shown_value, self._shown_digests, self._value_s = b"", b"", -inf
         self._process = secrets.token_hex(4).encode()
         self.joined = 0
         self.reads_vectors = True
@@ -209,15 +209,16 @@ class Heartbeat:
             StateError: The beat did not get through.
         """
         try:
+            self._renew_value()
             now_us, known = self._clock.now_us(), self.replicas
             replies = await link.calls(
-                ("SET", self._keys.replica(self._replica), self._vitals(), "PX", int(self._ttl_s * 1000)),
+                ("SET", self._keys.replica(self._replica), self._shown_value, "PX", int(self._ttl_s * 1000)),
                 ("HSET", self._keys.onward, self._replica, b"%d %s %s" % (now_us, self._process, READS)),
                 ("ZADD", self._keys.replicas, now_us, self._replica),
                 ("ZREVRANGE", self._keys.replicas, 0, REPLICAS_MAX - 1, "WITHSCORES"),
                 ("XADD", self._keys.probe, "NOMKSTREAM", "*", "v", 0),
                 ("HMGET", self._keys.onward, *known),
-                ("HSET", self._keys.digests, self._replica, self._digests()),
+                ("HSET", self._keys.digests, self._replica, self._shown_digests),
                 ("HMGET", self._keys.digests, *known),
             )
             now_s = self._monotonic_s()
@@ -240,11 +241,10 @@ class Heartbeat:
             self.interrupted()
             raise
 
-    def _vitals(self) -> bytes:
+    def _renew_value(self) -> None:
         now_s = self._monotonic_s()
         if self._siblings or now_s - self._value_s >= ALONE_VALUE_S:
-            self._shown_value, self._value_s = self._value(), now_s
-        return self._shown_value
+            self._shown_value, self._shown_digests, self._value_s = self._value(), self._digests(), now_s
 
     async def remove_foreign(self, link: RedisLink) -> None:
         """Remove values of another type in place of our keys: Redis refuses us until they are gone.

@@ -24,7 +24,7 @@ class Watch:
         self.ns = 0
         self.log_ns = 0  # how far log time is ahead of this replica's monotonic clock
         self.lefts: list[Left] = []
-        self.vitals = 0
+        self.vitals = self.digests = 0
         self.heartbeat = Heartbeat(
             name,
             Keys(namespace),
@@ -32,13 +32,17 @@ class Watch:
             self.lefts.append,
             ttl_s=TTL_S,
             value=self._vitals,
-            digests=lambda: b"shown",
+            digests=self._digests,
             monotonic_s=lambda: self.ns / 1e9,
         )
 
     def _vitals(self) -> bytes:
         self.vitals += 1
         return b"{}"
+
+    def _digests(self) -> bytes:
+        self.digests += 1
+        return b"shown"
 
     def pass_s(self, seconds: float) -> None:
         self.ns += int(seconds * 1e9)
@@ -352,7 +356,7 @@ async def test_the_digests_of_all_kinds_of_register_are_far_below_the_longest_va
     assert len(agreement.shown(ready=True)) < VALUE_BYTES_MAX / 4
 
 
-async def test_vitals_are_taken_for_each_beat_in_company_and_seldom_without(
+async def test_vitals_and_digests_are_taken_for_each_beat_in_company_and_seldom_without(
     link: RedisLink, namespace: str
 ) -> None:
     """Alone, beats of nine seconds take them at 0 and 5 s; a newcomer is found by the beat after its own."""
@@ -360,10 +364,10 @@ async def test_vitals_are_taken_for_each_beat_in_company_and_seldom_without(
     for _ in range(10):
         await a.heartbeat.beat(link)
         a.pass_s(1.0)
-    assert a.vitals == 2
+    assert (a.vitals, a.digests) == (2, 2)
     await b.heartbeat.beat(link)
     await a.heartbeat.beat(link)
     assert a.vitals == 3, "they were five seconds old"
     await a.heartbeat.beat(link)
     await a.heartbeat.beat(link)
-    assert a.vitals == 5
+    assert (a.vitals, a.digests) == (5, 5)
