@@ -268,6 +268,8 @@ class WorkerConnection(asyncio.Protocol):
         if self._heard:
             self._heard = False
             self._quiet_since_s = now_s
+            if self._begun:
+                return
         quiet_s = now_s - self._quiet_since_s
         rules = self._pool.rules
         if not self._begun:
