@@ -5,7 +5,7 @@ import pytest
 
 from router.errors import ClientError
 from router.gateway.endpoints import Endpoint
-from router.gateway.long_string import LONG_BYTES_MIN, MARK, cut, put_back
+from router.gateway.long_string import LONG_BYTES_MIN, MARK, cut, is_plain_ascii, put_back
 from router.gateway.parsing import Identifier
 
 identifier = Identifier("test", block_tokens=4, block_bytes=16)
@@ -77,3 +77,12 @@ def test_only_a_long_plain_string_around_the_middle_is_cut() -> None:
 def test_a_string_goes_where_its_mark_is_a_piece() -> None:
     assert put_back([b"role", MARK, b"more"], memoryview(b"text")) == b"roletextmore"
     assert put_back([b"role", b"more " + MARK], memoryview(b"text")) == b""
+
+
+@pytest.mark.parametrize("before", [0, 1, 300, 70_000])
+def test_only_printable_ascii_without_a_backslash_is_plain(before: int) -> None:
+    """One byte decides, wherever it is; bytes outside of the part do not count."""
+    plain = set(range(0x20, 0x80)) - {ord("\\")}
+    for value in range(256):
+        body = b"\0" + b"~" * before + bytes([value]) + b" ~" * 200 + b"\xff"
+        assert is_plain_ascii(body, 1, len(body) - 1) == (value in plain), value
