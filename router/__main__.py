@@ -7,44 +7,17 @@ needs no development tools. Only this module of the gateway may import `loadtest
 import gc
 import os
 import sys
-from collections.abc import Iterator
-from contextlib import contextmanager
 from typing import TYPE_CHECKING
+
+from router.lean_imports import lean_imports
 
 if TYPE_CHECKING:
     from router.sources import Loaded
 
 
-UNUSED_MODULES = (
-    "httpx._main",  # httpx's command-line tool, 4 MB with rich
-    "opentelemetry.sdk.metrics",  # for redis-py's metrics of itself, 1.8 MB; spans do without
-    "pydantic.v1",  # for FastAPI's models of that version, 2.4 MB
-)
-"""Modules that libraries import where they are installed, and that the gateway never uses.
-
-Each library provides for their absence. The policies of users may import them (`router.own_policies`).
-"""
-
-
-@contextmanager
-def _importing() -> Iterator[None]:
-    """Import without `UNUSED_MODULES`, and without garbage collections: imported objects stay.
-
-    Collections take 8 % of the start's CPU.
-    """
-    for name in UNUSED_MODULES:
-        sys.modules.setdefault(name, None)  # type: ignore[arg-type]
-    gc.disable()
-    try:
-        yield
-    finally:
-        gc.freeze()
-        gc.enable()
-
-
 def _serve(loaded: "Loaded") -> int:
     gc.collect()  # the parser of the command line, 0.3 MB, which would be frozen, too
-    with _importing():
+    with lean_imports():
         from router.serving import serve
 
     return serve(loaded)
@@ -98,7 +71,7 @@ TOOLS = {
 
 def main() -> int:
     """Run the command line of this process."""
-    with _importing():
+    with lean_imports():
         from router import cli
 
     return cli.main(sys.argv[1:], os.environ, serve=_serve, tools=TOOLS)

@@ -16,7 +16,7 @@ from collections.abc import Awaitable, Callable
 LARGEST_MAPPED_BYTES = (32 << 20) - (64 << 10)
 """Size of a block that, with its header and in whole pages, stays below glibc's 32 MB."""
 
-GIVE_BACK_EVERY_S = 10.0
+GIVE_BACK_EVERY_S = 5.0
 """Seconds between two looks, so that steady traffic faults few pages in again."""
 
 

@@ -19,6 +19,7 @@ import asyncio
 import contextlib
 import logging
 import os
+import pickle
 import signal
 import socket
 from collections.abc import Callable
@@ -28,6 +29,7 @@ from typing import Any
 
 from uvicorn.config import STARTUP_FAILURE
 
+from router.lean_imports import call_lean
 from router.server import SIGNALS, signals_to
 
 logger = logging.getLogger(__name__)
@@ -99,7 +101,8 @@ class Supervisor:
                     await asyncio.wait_for(self._stopping.wait(), RESTART_PAUSE_S)
 
     def _start(self) -> SpawnProcess:
-        process = get_context("spawn").Process(target=self._target, args=self._arguments)
+        call = pickle.dumps((self._target, self._arguments))
+        process = get_context("spawn").Process(target=call_lean, args=(call,))
         resource_tracker.ensure_running()  # which would unblock the signals
         signal.pthread_sigmask(signal.SIG_BLOCK, SIGNALS)
         try:

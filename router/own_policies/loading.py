@@ -101,7 +101,9 @@ def _with_options(costs: OwnCosts) -> Callable[..., Any]:
 def _imported(name: str) -> Callable[..., object]:
     module_name, _, path = name.partition(":")
     for each, module in dict[str, object](sys.modules).items():
-        if module is None:  # left out: the gateway never uses it (`router.__main__`), but the user's code may
+        if (
+            module is None
+        ):  # left out: the gateway never uses it (`router.lean_imports`), but the user's code may
             del sys.modules[each]
     try:
         found: Any = import_module(module_name)

@@ -30,6 +30,7 @@ START_TIMEOUT_S = 10.0
 STOP_TIMEOUT_S = 3.0
 RESTART_PAUSE_S = 0.5
 RESTART_PAUSE_S_MAX = 30.0
+CLIENTS_MAX = 1000  # each process has some five; tables for Valkey's 10,000 take 0.5 MB
 SOCKET_PATH_MAX = 100  # sockaddr_un holds 104 bytes on macOS, 108 on Linux
 
 
@@ -102,6 +103,7 @@ class EmbeddedValkey:
             "maxmemory": str(self._memory_bytes_max),
             "maxmemory-policy": "noeviction",
             "loglevel": "warning",
+            "maxclients": str(CLIENTS_MAX),
             "latency-tracking": "no",  # a histogram of each command, 0.7 MB, which nothing reads
         }
         command = [str(binary), *(part for name, value in arguments.items() for part in (f"--{name}", value))]
