@@ -31,7 +31,7 @@ DEFERRED_MODULES = (
 )
 """Modules whose names the gateway never asks for; of packages it imports modules within.
 
-Their code runs when other code does, for example a user's policy.
+Their code runs when other code asks, and before the code of users (`run_deferred`).
 """
 
 
@@ -62,12 +62,26 @@ class _Deferred(ModuleType):
 
     def __getattr__(self, name: str) -> Any:
         for module in (sys.modules.get(self.__name__.rpartition(".")[0]), self):
-            if isinstance(module, _Deferred):
-                module.__class__ = ModuleType  # type: ignore[assignment]
-                assert module.__spec__ is not None
-                assert module.__spec__.loader is not None
-                module.__spec__.loader.exec_module(module)
+            _run(module)
         return getattr(self, name)
+
+
+def _run(module: ModuleType | None) -> None:
+    if isinstance(module, _Deferred):
+        module.__class__ = ModuleType  # type: ignore[assignment]
+        assert module.__spec__ is not None
+        assert module.__spec__.loader is not None
+        module.__spec__.loader.exec_module(module)
+
+
+def run_deferred() -> None:
+    """Run the code of deferred modules, as must be done before code of users is imported.
+
+    That may begin with a module within a package, such as `redis.client`, which needs its package run before
+    itself; or it may ask in several threads at once.
+    """
+    for name in DEFERRED_MODULES:
+        _run(sys.modules.get(name))
 
 
 def _defer(name: str) -> None:

@@ -20,6 +20,7 @@ from typing import Any
 
 from policies import POLICIES, Rule, is_own
 from policies import option as declared_option
+from router.lean_imports import run_deferred
 from router.own_policies.trial import trials
 from router.own_policies.workers_view import OwnCosts, judged_costs
 
@@ -100,10 +101,9 @@ def _with_options(costs: OwnCosts) -> Callable[..., Any]:
 
 def _imported(name: str) -> Callable[..., object]:
     module_name, _, path = name.partition(":")
+    run_deferred()
     for each, module in dict[str, object](sys.modules).items():
-        if (
-            module is None
-        ):  # left out: the gateway never uses it (`router.lean_imports`), but the user's code may
+        if module is None:  # left out by `router.lean_imports`, but the user's code may use it
             del sys.modules[each]
     try:
         found: Any = import_module(module_name)

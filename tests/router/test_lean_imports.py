@@ -3,6 +3,7 @@
 import pickle
 import subprocess
 import sys
+from pathlib import Path
 
 from router.lean_imports import DEFERRED_MODULES, call_lean
 
@@ -73,3 +74,21 @@ def test_a_process_of_several_imports_no_more_than_a_single_one() -> None:
         "import sys; print(sys.modules['pydantic.v1'], 'redis.client' in sys.modules)\n"
     )
     assert told(script) == "called\nNone False\n"
+
+
+def test_a_policy_may_begin_with_any_module_within_a_deferred_one(tmp_path: Path) -> None:
+    """Some need names of their package, which cannot run once they are half imported."""
+    (tmp_path / "rule.py").write_text(
+        "from redis.client import Redis\nfrom redis.asyncio.sentinel import Sentinel\n"
+        "def calm(request, candidates):\n    return [0.0] * len(candidates)\n"
+    )
+    script = (
+        "from router.lean_imports import lean_imports\n"
+        "with lean_imports():\n"
+        "    import router.serving\n"
+        f"{BUILD}"
+        f"sys.path.insert(0, {str(tmp_path)!r})\n"
+        "from router.own_policies.loading import _imported\n"
+        "print(_imported('rule:calm').__name__, 'Redis' in vars(sys.modules['redis']))\n"
+    )
+    assert told(script) == "calm True\n"
