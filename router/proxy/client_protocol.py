@@ -374,7 +374,7 @@ class GatewayProtocol(HttpToolsProtocol):
             if self._receiving is _TUNNEL:
                 self._tunnelled(data)
             else:
-                if self._missing_bytes and self._receiver is not None:
+                if self._missing_bytes and self._receiver is not None and self._receiver.head.keep_alive:
                     start = self._take_body(data)
                 if start < size:
                     self.parser.feed_data(data[start:])
@@ -569,7 +569,10 @@ class GatewayProtocol(HttpToolsProtocol):
             raise self._too_large()
 
     def _take_body(self, data: bytes | memoryview) -> int:
-        """Take the rest of a body of declared length past the parser, which would copy it; return its end."""
+        """Take the rest of a body of declared length past the parser, which would copy it; return its end.
+
+        Not where the connection closes behind it: this parser knows to discard what follows.
+        """
         end = self._missing_bytes
         self.on_body(bytes(data[:end]))
         if not self._missing_bytes:

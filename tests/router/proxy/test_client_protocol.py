@@ -330,6 +330,23 @@ async def test_the_parser_gets_a_body_of_known_length_only_with_its_head(
     assert (await read_answer(reader))[1] == b"1" + b"4" * 200_000
 
 
+async def test_what_follows_the_last_body_of_a_connection_is_discarded(
+    gateway: Any, until: Until, read_answer: ReadAnswer
+) -> None:
+    """However it came: it neither counts as a request nor is found malformed."""
+    await gateway.start()
+    reader, _ = await gateway.connect()
+    await until(lambda: gateway.connections)
+    (connection,) = gateway.connections
+    head = b"POST /v1/x HTTP/1.1\r\nHost: g\r\nConnection: close\r\nContent-Length: 3\r\n\r\n"
+    for read in (head, b"12", b"3" + POST, POST):
+        connection.data_received(read)
+    assert not connection.pipeline
+    gateway.exchanges[0].answer(b"done")
+    assert (await read_answer(reader))[1] == b"done"
+    assert await reader.read() == b""
+
+
 async def test_a_large_body_that_stops_coming_is_refused_in_time(
     gateway: Any, read_answer: ReadAnswer
 ) -> None:
