@@ -8,6 +8,7 @@ counts as missing.
 """
 
 import re
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 from radix import COUNT_MAX, TOKENS_MAX, sane_real, whole
@@ -37,24 +38,25 @@ class EngineLoad:
 def engine_load(page: bytes) -> EngineLoad | None:
     """Read the load from a page of metrics; None if it has none."""
     page = b"\n" + page
-    names = _names(page)
-    if names is None:
-        return None
-    load = EngineLoad(_total(page, names.running), _total(page, names.waiting), _kv_ratio(page, names))
-    return None if load == EngineLoad() else load
+    for names in _engines(page):
+        load = EngineLoad(_total(page, names.running), _total(page, names.waiting), _kv_ratio(page, names))
+        if load != EngineLoad():
+            return load
+    return None
 
 
 def rank_loads(page: bytes, count: int) -> list[EngineLoad] | None:
     """Read the load of each of ``count`` data-parallel ranks; None if the page does not tell them apart."""
     page = b"\n" + page
-    names = _names(page)
-    if names is None:
-        return None
-    running, waiting = _by_rank(page, names.running, COUNT_MAX), _by_rank(page, names.waiting, COUNT_MAX)
-    shares = next((ranks for name in names.shares if (ranks := _by_rank(page, name, RATIO_MAX))), {})
     labels = [b"%d" % rank for rank in range(count)]
-    if not all(label in running for label in labels):
+    for names in _engines(page):
+        running = _by_rank(page, names.running, COUNT_MAX)
+        if all(label in running for label in labels):
+            break
+    else:
         return None
+    waiting = _by_rank(page, names.waiting, COUNT_MAX)
+    shares = next((ranks for name in names.shares if (ranks := _by_rank(page, name, RATIO_MAX))), {})
     return [
         EngineLoad(
             whole(running[label], COUNT_MAX),
@@ -65,9 +67,12 @@ def rank_loads(page: bytes, count: int) -> list[EngineLoad] | None:
     ]
 
 
-def _names(page: bytes) -> LoadMetrics | None:
-    """Return the metrics of a page's engine: looking for those of another one takes 10 us each in 100 KB."""
-    return next((load for beginning, load in _LOADS.items() if beginning in page), None)
+def _engines(page: bytes) -> Iterator[LoadMetrics]:
+    """Give the metrics of a page's engine: looking for those of another one takes 10 us each in 100 KB.
+
+    If the page has names of several engines, any may have the load.
+    """
+    return (load for beginning, load in _LOADS.items() if beginning in page)
 
 
 def _total(page: bytes, name: bytes) -> int:

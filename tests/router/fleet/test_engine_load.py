@@ -127,3 +127,9 @@ def test_all_names_of_an_engine_begin_as_its_pages_are_told_by() -> None:
     for beginning, load in _LOADS.items():
         names = (load.running, load.waiting, *load.shares, *(load.used or ()))
         assert all((b"\n" + name).startswith(beginning) for name in names)
+
+
+def test_a_name_of_another_engine_does_not_hide_the_load() -> None:
+    page = b"vllm:of_a_library 1\n" + b'sglang:num_running_reqs{dp_rank="0"} 3\n'
+    assert engine_load(page) == EngineLoad(running=3)
+    assert rank_loads(page, 1) == [EngineLoad(running=3)]
