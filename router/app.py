@@ -394,11 +394,15 @@ class GatewayProcess:
     def _loops(self) -> list[Loop]:
         """Return the tasks of the process, without the log, which ends last."""
         loops: list[Loop] = [] if self.discovery is None else [("discovery", self.discovery.run)]
+        decisions, sending = self.gateway.reports.decisions, self.gateway.sending
         loops += self.workers.loops()
         loops += [
             ("housekeeping", self._housekeeping.run),
             ("loop lag", self._loop_lag.run),
-            ("freed memory", partial(give_back_while_idle, lambda: self.gateway.sending.inflight)),
+            (
+                "freed memory",
+                lambda: give_back_while_idle(lambda: decisions.cursor, lambda: sending.inflight),
+            ),
             ("roles", self.roles.run),
             ("pulse", self.rates.run),
             ("kv events", self.kv_events.run),

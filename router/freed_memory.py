@@ -18,7 +18,7 @@ LARGEST_MAPPED_BYTES = (32 << 20) - (64 << 10)
 """Size of a block that, with its header and in whole pages, stays below glibc's 32 MB."""
 
 GIVE_BACK_EVERY_S = 5.0
-"""Seconds between two looks, so that steady traffic faults few pages in again."""
+"""Seconds between two looks. Traffic that pauses for less finds its pages, and is not held up."""
 
 
 def keep_freed_memory() -> None:
@@ -35,7 +35,7 @@ def _libraries() -> ctypes.CDLL:
 def give_back_freed_memory() -> None:
     """Give the pages of freed memory back to the system, where the C library can (glibc).
 
-    It takes 0.2 ms if there are few, and 2 ms for 24 MB.
+    It takes 0.2 ms if there are few, 2 ms for 24 MB, and 31 ms for 160 MB in pieces of 8 KB.
     """
     trim = getattr(_libraries(), "malloc_trim", None)
     if trim is not None:
@@ -43,12 +43,20 @@ def give_back_freed_memory() -> None:
 
 
 async def give_back_while_idle(
+    ended: Callable[[], int],
     busy: Callable[[], object],
     give_back: Callable[[], None] = give_back_freed_memory,
     sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
 ) -> None:
-    """Give freed memory back at each look that finds no request in flight, until cancelled."""
+    """Give freed memory back once in each idle time, until cancelled.
+
+    A look finds the gateway idle if no request is in flight, and none has ``ended`` since the look before.
+    """
+    given_at, before = -1, ended()
     while True:
         await sleep(GIVE_BACK_EVERY_S)
-        if not busy():
+        now = ended()
+        if now == before and now != given_at and not busy():
             give_back()
+            given_at = now
+        before = now
