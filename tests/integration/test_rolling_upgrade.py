@@ -147,8 +147,14 @@ async def test_a_snapshot_of_the_next_version_is_left_alone_and_refused_loudly(f
         await until_async(written_by_the_newer_one)
         process, late = await stack.enter_async_context(replica(fleet, CURRENT, *urls))
         assert await metric(late, "snapshots_refused_total") == 1
-        lines = [json.loads(line) for line in process.output]  # type: ignore[attr-defined]
-        refused = [line for line in lines if line.get("event") == "snapshot.refused"]
+        refused: list[dict[str, object]] = []
+
+        async def told() -> bool:
+            lines = [json.loads(line) for line in process.output]  # type: ignore[attr-defined]
+            refused[:] = [line for line in lines if line.get("event") == "snapshot.refused"]
+            return bool(refused)
+
+        await until_async(told)
         assert [(line["reason"], line["version"], line["version_read"]) for line in refused] == [
             ("version", FleetState.snapshot_version + 1, FleetState.snapshot_version)
         ]
