@@ -20,7 +20,7 @@ UNUSED_MODULES = (
 )
 """Modules that libraries import where they are installed, and that the gateway never uses.
 
-Each library provides for their absence. The policies of users may import them (`router.own_policies`).
+Each library provides for their absence. The policies of users may import them (`complete_imports`).
 """
 
 DEFERRED_MODULES = (
@@ -31,7 +31,7 @@ DEFERRED_MODULES = (
 )
 """Modules whose names the gateway never asks for; of packages it imports modules within.
 
-Their code runs when other code asks, and before the code of users (`run_deferred`).
+Their code runs when other code asks, and before the code of users (`complete_imports`).
 """
 
 
@@ -74,14 +74,17 @@ def _run(module: ModuleType | None) -> None:
         module.__spec__.loader.exec_module(module)
 
 
-def run_deferred() -> None:
-    """Run the code of deferred modules, as must be done before code of users is imported.
+def complete_imports() -> None:
+    """Let code of users import what was left out, and run deferred modules before it.
 
-    That may begin with a module within a package, such as `redis.client`, which needs its package run before
-    itself; or it may ask in several threads at once.
+    That code may begin with a module within a package, such as `redis.client`, which needs its package run
+    before itself; or it may ask in several threads at once.
     """
     for name in DEFERRED_MODULES:
         _run(sys.modules.get(name))
+    for name, module in dict[str, object](sys.modules).items():
+        if module is None:
+            del sys.modules[name]
 
 
 def _defer(name: str) -> None:

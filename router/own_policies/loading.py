@@ -9,7 +9,6 @@ loaded, and import nothing.
 """
 
 import inspect
-import sys
 from collections.abc import Callable, Mapping
 from dataclasses import field, make_dataclass
 from functools import cache
@@ -20,7 +19,7 @@ from typing import Any
 
 from policies import POLICIES, Rule, is_own
 from policies import option as declared_option
-from router.lean_imports import run_deferred
+from router.lean_imports import complete_imports
 from router.own_policies.trial import trials
 from router.own_policies.workers_view import OwnCosts, judged_costs
 
@@ -101,10 +100,7 @@ def _with_options(costs: OwnCosts) -> Callable[..., Any]:
 
 def _imported(name: str) -> Callable[..., object]:
     module_name, _, path = name.partition(":")
-    run_deferred()
-    for each, module in dict[str, object](sys.modules).items():
-        if module is None:  # left out by `router.lean_imports`, but the user's code may use it
-            del sys.modules[each]
+    complete_imports()
     try:
         found: Any = import_module(module_name)
     except (Exception, SystemExit) as error:

@@ -24,7 +24,6 @@ import time
 from collections import deque
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from operator import itemgetter
 
 import msgspec
 
@@ -89,7 +88,7 @@ class Agreement:
         self._digests = digests
         self._monotonic_s = monotonic_s
         self._own: Digests = {}
-        self._recent: deque[tuple[float, Mapping[int, list[int]]]] = deque()
+        self._recent: deque[tuple[float, dict[int, frozenset[int]]]] = deque()
         self._differences: dict[int, _Difference] = {}
         self.published_again: dict[str, int] = {}
 
@@ -157,8 +156,8 @@ class Agreement:
         """Take in the own digests, and return when that was."""
         now_s = self._monotonic_s()
         found = self._digests()
-        self._own = dict(zip(found, map(itemgetter(-1), found.values()), strict=True))
-        self._recent.append((now_s, found))
+        self._own = {tag: values[-1] for tag, values in found.items()}
+        self._recent.append((now_s, {tag: frozenset(values) for tag, values in found.items()}))
         while self._recent[0][0] < now_s - RECENT_S:
             self._recent.popleft()
         return now_s
